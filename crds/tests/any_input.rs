@@ -164,6 +164,8 @@ fn body(kind: Kind, word: &str, number: i64) -> Value {
         }, "clientAddress": {
             "proxyProtocol": {"mode": word, "trustedCIDRs": [word]},
             "forwardedHeaders": {"header": word, "trustedHops": number, "trustedCIDRs": [word, word]},
+        }, "http": {
+            "escapedSlashes": word, "underscores": word,
         }, "backendClientCertificate": {"namespaces": {
             "from": word,
             "selector": {"matchLabels": {(word): word}, "matchExpressions": [{"key": word, "operator": word, "values": [word]}]},

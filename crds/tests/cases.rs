@@ -7,6 +7,7 @@ use vestibule_model::gateway::{Listener, TlsMode};
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::object::Object;
+use vestibule_model::parameters::{EscapedSlashes, HttpParameters, Underscores};
 use vestibule_model::protocol::Transport;
 use vestibule_model::selector::NamespaceScope;
 
@@ -245,6 +246,38 @@ stringData: {tls.key: new}
     assert_eq!(&***secret.private_key.as_ref().unwrap(), b"new");
     assert_eq!(&*secret.secret_type, "kubernetes.io/tls");
     assert!(!format!("{secret:?}").contains("new"));
+}
+
+/// A word that cannot be read must not let more pass than any word that can.
+#[test]
+fn words_for_http_that_are_unknown_count_as_the_strictest() {
+    let said = |http: Value| {
+        let parameters = json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "GatewayParameters",
+            "metadata": {"name": "p", "namespace": "n"}, "spec": {"http": http}});
+        match decode(parameters) {
+            Decoded::Object(object, _) => match *object {
+                Object::GatewayParameters(parameters) => parameters.http,
+                other => panic!("{other:?}"),
+            },
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(said(Value::Null), HttpParameters::default());
+    assert_eq!(said(json!({})), HttpParameters::default());
+    let lax = HttpParameters {
+        escaped_slashes: Some(EscapedSlashes::Keep),
+        underscores: Some(Underscores::Allow),
+    };
+    let words = json!({"escapedSlashes": "Keep", "underscores": "Allow"});
+    assert_eq!(said(words), lax);
+    for word in ["", "keep", "allow", "Redirect"] {
+        let words = json!({"escapedSlashes": word, "underscores": word});
+        assert_eq!(said(words), HttpParameters::STRICTEST, "{word:?}");
+    }
+    // An unknown word is about its own field alone.
+    let one = said(json!({"escapedSlashes": "Keep", "underscores": "Pass"}));
+    assert_eq!(one.escaped_slashes, Some(EscapedSlashes::Keep));
+    assert_eq!(one.underscores, Some(Underscores::Refuse));
 }
 
 #[test]

@@ -72,6 +72,15 @@ fn schemas_are_structural_and_bounded() {
                 json!("^([0-9]{1,5}(h|m|s|ms)){1,4}$")
             );
             assert_eq!(limits["maxRequestBodyBytes"]["minimum"], json!(0.0));
+            let http = &schema["properties"]["spec"]["properties"]["http"]["properties"];
+            assert_eq!(
+                http["escapedSlashes"]["enum"],
+                json!(["Refuse", "Unescape", "Keep"])
+            );
+            assert_eq!(
+                http["underscores"]["enum"],
+                json!(["Drop", "Refuse", "Allow"])
+            );
             // A word that is not of the enumeration is refused, an absent one is not.
             assert_eq!(service.get("required"), None);
         }

@@ -4,8 +4,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use vestibule_model::path::PathPrefix;
-use vestibule_proxy::limits::EscapedSlashes::{Keep, Refuse};
-use vestibule_proxy::http::path::{Unclear, check};
+use vestibule_proxy::http::path::{Unclear, check, unescape};
+use vestibule_proxy::limits::EscapedSlashes::{Keep, Refuse, Unescape};
 
 type Elements = Vec<Vec<u8>>;
 
@@ -120,6 +120,12 @@ fn check_path(path: &str) {
     let (kept, refused) = (check(path, Keep), check(path, Refuse));
     assert_ne!(kept, Err(Unclear::Slash), "{path:?}");
     assert!(kept.is_ok() || refused.is_err(), "{path:?}");
+    let once = unescape(path);
+    // Nothing is decoded twice.
+    assert_eq!(once.as_deref().and_then(unescape), None, "{path:?}");
+    let once = once.as_deref().unwrap_or(path);
+    assert_eq!(check(once, Unescape), check(once, Refuse), "{path:?}");
+    assert!(kept.is_ok() || check(once, Unescape).is_err(), "{path:?}");
     // What comes from a request's head begins with a slash, or is empty or `*`.
     if !path.starts_with('/') {
         return;

@@ -9,7 +9,7 @@ use crate::finding::Finding;
 use crate::key::ObjectName;
 use crate::meta::Meta;
 use crate::selector::NamespaceScope;
-use crate::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy};
+use crate::service::{IpFamily, IpFamilyPolicy, ServiceType, TrafficPolicy, words};
 
 /// `GatewayParameters`, a kind of Vestibule: settings of a GatewayClass or a Gateway that replace those of the release.
 /// Settings that are absent stay as they are.
@@ -25,6 +25,8 @@ pub struct GatewayParameters {
     pub limits: LimitParameters,
     /// `spec.clientAddress`.
     pub client_address: ClientAddress,
+    /// `spec.http`.
+    pub http: HttpParameters,
     /// `spec.backendClientCertificate.namespaces`: the namespaces to whose backends the proxies show the Gateway's
     /// client certificate.
     pub certificate_namespaces: Option<NamespaceScope>,
@@ -57,6 +59,64 @@ impl LimitParameters {
             tunnel_idle: self.tunnel_idle.or(others.tunnel_idle),
             connection_age: self.connection_age.or(others.connection_age),
             request_body: self.request_body.or(others.request_body),
+        }
+    }
+}
+
+words! {
+    /// The treatment of requests whose path has a slash that is written as `%2F`, `\` or `%5C`. Routes do not take it for
+    /// a slash, while a backend may.
+    #[derive(Default)]
+    EscapedSlashes {
+        /// They are refused.
+        #[default]
+        Refuse = "Refuse",
+        /// Each `%2F` is decoded to `/`, once, before the path is matched and passed on. Those with `\` or `%5C` are
+        /// refused.
+        Unescape = "Unescape",
+        /// They are matched and passed on as they are written.
+        Keep = "Keep",
+    }
+}
+
+words! {
+    /// The treatment of request headers whose name has an underscore. Backends with CGI, WSGI and similar interfaces take
+    /// `x_forwarded_for` and `x-forwarded-for` for the same name, so a client could set the second by the first.
+    #[derive(Default)]
+    Underscores {
+        /// They are removed.
+        #[default]
+        Drop = "Drop",
+        /// The request is refused.
+        Refuse = "Refuse",
+        /// They are passed on, unless the proxy sets or removes the field of the same name with dashes.
+        Allow = "Allow",
+    }
+}
+
+/// The treatment of HTTP requests that a backend could read in another way than the proxies. A setting that is absent is
+/// not set here.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct HttpParameters {
+    /// `escapedSlashes`.
+    pub escaped_slashes: Option<EscapedSlashes>,
+    /// `underscores`.
+    pub underscores: Option<Underscores>,
+}
+
+impl HttpParameters {
+    /// The strictest settings. They stand for parameters that are not known, because those may ask for them.
+    pub const STRICTEST: Self = Self {
+        escaped_slashes: Some(EscapedSlashes::Refuse),
+        underscores: Some(Underscores::Refuse),
+    };
+
+    /// These settings, with those that are absent taken from `others`.
+    #[must_use]
+    pub fn or(self, others: Self) -> Self {
+        Self {
+            escaped_slashes: self.escaped_slashes.or(others.escaped_slashes),
+            underscores: self.underscores.or(others.underscores),
         }
     }
 }

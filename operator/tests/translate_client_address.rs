@@ -11,7 +11,9 @@ use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::meta::Meta;
 use vestibule_model::object::Object;
-use vestibule_model::parameters::{GatewayParameters, LimitParameters, ServiceParameters};
+use vestibule_model::parameters::{
+    GatewayParameters, HttpParameters, LimitParameters, ServiceParameters,
+};
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Translator};
@@ -46,6 +48,7 @@ fn parameters(name: &str, client_address: ClientAddress, findings: Vec<Finding>)
         meta: Meta::default(),
         service: ServiceParameters::default(),
         limits: LimitParameters::default(),
+        http: HttpParameters::default(),
         certificate_namespaces: None,
         client_address,
         findings,

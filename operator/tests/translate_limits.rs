@@ -10,7 +10,9 @@ use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
 use vestibule_model::meta::Meta;
 use vestibule_model::object::Object;
-use vestibule_model::parameters::{GatewayParameters, LimitParameters, ServiceParameters};
+use vestibule_model::parameters::{
+    GatewayParameters, HttpParameters, LimitParameters, ServiceParameters,
+};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Translator};
 use vestibule_stream::proto::resource::Resource as Wire;
@@ -30,6 +32,7 @@ fn parameters(name: &str, limits: LimitParameters) -> GatewayParameters {
         service: ServiceParameters::default(),
         client_address: ClientAddress::default(),
         certificate_namespaces: None,
+        http: HttpParameters::default(),
         limits,
         findings: Vec::new(),
     }

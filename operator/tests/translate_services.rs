@@ -10,7 +10,9 @@ use vestibule_model::condition::{Address, ProgrammedBasis, Reason};
 use vestibule_model::key::ObjectName;
 use vestibule_model::meta::Meta;
 use vestibule_model::object::Object;
-use vestibule_model::parameters::{GatewayParameters, LimitParameters, ServiceParameters};
+use vestibule_model::parameters::{
+    GatewayParameters, HttpParameters, LimitParameters, ServiceParameters,
+};
 use vestibule_model::protocol::{Port, Protocol};
 use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
@@ -220,6 +222,7 @@ fn parameters(name: &str, service: ServiceParameters) -> Object {
         service,
         limits: LimitParameters::default(),
         client_address: ClientAddress::default(),
+        http: HttpParameters::default(),
         certificate_namespaces: None,
         findings: Vec::new(),
     }))

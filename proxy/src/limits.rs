@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+pub use vestibule_model::parameters::{EscapedSlashes, Underscores};
+
 use crate::bounds::Bounds;
 use crate::overload::OverloadLevel;
 
@@ -125,6 +127,15 @@ impl HttpLimits {
             .saturating_add(PSEUDO_FIELDS)
     }
 
+    /// The treatment of ambiguous requests at a Gateway with these settings: its own and, where it sets none, that of the
+    /// release.
+    pub(crate) fn ambiguity(&self, set: HttpOverrides) -> Ambiguity {
+        Ambiguity {
+            underscores: set.underscores.unwrap_or(self.underscores),
+            escaped_slashes: set.escaped_slashes.unwrap_or(self.escaped_slashes),
+        }
+    }
+
     /// The limits at a level of overload.
     pub(crate) fn at(&self, step: OverloadLevel) -> Self {
         let mut limits = self.clone();
@@ -152,28 +163,18 @@ pub enum Repeat {
     Idempotent,
 }
 
-/// The treatment of request headers whose name has an underscore. Backends with CGI, WSGI and similar interfaces take
-/// `x_forwarded_for` and `x-forwarded-for` for the same name, so a client could set the second by the first.
+/// The treatment of ambiguous requests that a Gateway sets. `None` keeps that of the release.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Underscores {
-    /// They are removed.
-    #[default]
-    Drop,
-    /// The request is refused.
-    Refuse,
-    /// They are passed on, unless this proxy sets or removes the field of the same name with dashes.
-    Allow,
+pub(crate) struct HttpOverrides {
+    pub(crate) underscores: Option<Underscores>,
+    pub(crate) escaped_slashes: Option<EscapedSlashes>,
 }
 
-/// The treatment of requests whose path has a slash that is written as `%2f`, `\` or `%5c`. Routes do not take it for a
-/// slash, while a backend may.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum EscapedSlashes {
-    /// They are refused.
-    #[default]
-    Refuse,
-    /// They are matched and passed on as they are written.
-    Keep,
+/// The treatment of ambiguous requests: those that a backend could read in another way than this proxy.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Ambiguity {
+    pub(crate) underscores: Underscores,
+    pub(crate) escaped_slashes: EscapedSlashes,
 }
 
 impl Default for HttpLimits {

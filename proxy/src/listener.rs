@@ -7,6 +7,7 @@ use vestibule_model::client_address::ClientAddress;
 
 use crate::bounds::Overrides;
 use crate::close_reason::CloseReason;
+use crate::limits::HttpOverrides;
 use crate::quota::TenantQuota;
 use crate::slot_map::Slot;
 use crate::tenants::TenantUsage;
@@ -172,6 +173,8 @@ pub(crate) struct GatewaySettings {
     pub(crate) overrides: Option<Overrides>,
     /// How the addresses of clients are found; `None`: from their connections.
     pub(crate) client_address: Option<Arc<ClientAddress>>,
+    /// The treatment of ambiguous requests, where it differs from that of the release.
+    pub(crate) http: HttpOverrides,
 }
 
 impl Listener {

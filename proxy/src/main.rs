@@ -266,6 +266,8 @@ impl From<UnderscoresArg> for Underscores {
 enum EscapedSlashesArg {
     /// The request is answered with 400.
     Refuse,
+    /// Each `%2f` is decoded once, before the path is matched and passed on. The others are answered with 400.
+    Unescape,
     /// The path is matched and passed on as it is written.
     Keep,
 }
@@ -274,6 +276,7 @@ impl From<EscapedSlashesArg> for EscapedSlashes {
     fn from(slashes: EscapedSlashesArg) -> Self {
         match slashes {
             EscapedSlashesArg::Refuse => Self::Refuse,
+            EscapedSlashesArg::Unescape => Self::Unescape,
             EscapedSlashesArg::Keep => Self::Keep,
         }
     }

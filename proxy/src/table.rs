@@ -30,6 +30,7 @@ pub use crate::backend::{Backend, Target};
 use crate::bind::BindKey;
 use crate::challenge::{Challenge, ChallengeLookup, ChallengeQuery, Challenges};
 use crate::concerned::Concerned;
+use crate::limits::HttpOverrides;
 use crate::listener::{Layer, Listener};
 use crate::owners::{HostnameGuard, Owners};
 use crate::pattern_map::PatternMap;
@@ -130,6 +131,12 @@ impl Snapshot {
     /// How the address of a client is found on `bind`, if there may be hops in front of this proxy.
     pub(crate) fn client_address(&self, bind: &BindKey) -> Option<&Arc<ClientAddress>> {
         self.binds.get(bind)?.client_address.as_ref()
+    }
+
+    /// The treatment of ambiguous requests that the Gateway of `bind` sets.
+    pub(crate) fn http_overrides(&self, bind: &BindKey) -> HttpOverrides {
+        let on = self.binds.get(bind);
+        on.map(|on| on.http).unwrap_or_default()
     }
 
     /// The listener for a request on `bind` for `host`, with its HTTP routes. In TLS, it is the listener that a

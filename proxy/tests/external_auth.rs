@@ -393,6 +393,52 @@ async fn a_permission_is_for_the_filter_that_asked() {
     assert_eq!((new.asked().len(), one.requests()), (1, 0));
 }
 
+/// The backend gets the path that was allowed, or nothing, although the treatment of escaped slashes changes meanwhile.
+#[tokio::test(flavor = "multi_thread")]
+async fn a_permission_is_for_the_path_of_the_question() {
+    use proto::EscapedSlashes::{Keep, Unescape};
+    let settings = |slashes: proto::EscapedSlashes| proto::GatewaySettings {
+        http: Some(proto::HttpSettings {
+            escaped_slashes: slashes.into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    };
+    for (before, after, question, line) in [
+        (Unescape, Keep, "GET /a/b", Some("GET /a/b HTTP/1.1\n")),
+        (Keep, Unescape, "GET /a%2Fb", None),
+    ] {
+        let turn = Arc::new(Semaphore::new(0));
+        let one = Echo::start("one").await;
+        let server = Server::after(Arc::clone(&turn)).await;
+        let mut rig = Rig::start(&quiet(), |port| {
+            let web = http(port, "web", "", None);
+            let [listener, of_gateway] = with_settings(web, settings(before));
+            vec![
+                listener,
+                of_gateway,
+                http_route("web", "", vec![guarded(vec![plain()])]),
+                backend(ONE, &[one.address]),
+                backend(AUTH, &[server.address]),
+            ]
+        });
+        let mut stream = rig.connect().await;
+        let head = format!("GET /a%2Fb HTTP/1.1\r\nhost: {HOST}\r\nauthorization: Bearer good");
+        let text = format!("{head}\r\n\r\n");
+        stream.write_all(text.as_bytes()).await.unwrap();
+        wait("the question", || server.asked().len() == 1).await;
+        assert_eq!(server.asked()[0].target, question);
+        let rejected = rig.apply(vec![gateway_settings(settings(after))]);
+        assert!(rejected.is_empty(), "{rejected:?}");
+        turn.add_permits(1);
+        let answer = one_answer(&mut stream).await.unwrap();
+        match line {
+            Some(line) => assert!(answer.body.starts_with(line), "{answer:?}"),
+            None => assert_eq!((answer.status, one.requests()), (400, 0)),
+        }
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn one_question_is_enough_for_all_attempts() {
     let server = Server::start().await;

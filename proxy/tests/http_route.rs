@@ -3,6 +3,11 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
+use http_body_util::{BodyExt, Empty};
+use hyper::Request;
+use hyper::body::Bytes;
+use hyper::client::conn::http2;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::http_filter::Filter;
 use proto::path_modifier::Path;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -380,6 +385,77 @@ async fn escaped_slashes_are_kept_where_they_may_be_and_dots_never() {
         assert_eq!(get(&rig, HOST, path).await.status, 400, "{path}");
     }
     assert_eq!(one.requests(), before);
+}
+
+/// The rule is found by the path that the backend gets, also behind a redirect filter and in HTTP/2.
+#[tokio::test(flavor = "multi_thread")]
+async fn escaped_slashes_are_decoded_once_before_a_rule_is_found() {
+    let (one, two) = (Echo::start("one").await, Echo::start("two").await);
+    let mut limits = quiet();
+    limits.http.escaped_slashes = EscapedSlashes::Unescape;
+    let mut moved = rule("/moved", "");
+    moved.backends.clear();
+    moved
+        .filters
+        .push(filter(Filter::Redirect(proto::HttpRedirect {
+            status: 302,
+            scheme: "https".into(),
+            ..Default::default()
+        })));
+    let rig = rig_with(
+        &limits,
+        &[
+            rule("/", "team-a/one:80"),
+            rule("/raw/x", "team-a/two:80"),
+            moved,
+        ],
+        &[
+            ("team-a/one:80", &[one.address]),
+            ("team-a/two:80", &[two.address]),
+        ],
+    );
+    let cases = [
+        ("/raw%2Fx", "two", "/raw/x"),
+        ("/raw%2fx%2Fy?z=%2F", "two", "/raw/x/y?z=%2F"),
+        ("/raw%252Fx", "one", "/raw%252Fx"),
+        ("/%2Fraw%2Fx", "one", "//raw/x"),
+        ("/a%20b%2F?c", "one", "/a%20b/?c"),
+    ];
+    for (path, backend, expected) in cases {
+        let answer = get(&rig, HOST, path).await;
+        assert_eq!(answer.header("x-backend"), Some(backend), "{path}");
+        let line = format!("GET {expected} HTTP/1.1\n");
+        assert!(answer.body.starts_with(&line), "{}", answer.body);
+    }
+    let answer = get(&rig, HOST, "/moved%2F%2Fb.example.org").await;
+    let location = format!("https://{HOST}/moved//b.example.org");
+    assert_eq!(answer.header("location"), Some(&*location));
+    let before = (one.requests(), two.requests());
+    for path in [
+        "/raw%5Cx",
+        "/raw\\x",
+        "/raw%2F..%2Fx",
+        "/raw/..%2fx",
+        "/a%2f%2e",
+    ] {
+        assert_eq!(get(&rig, HOST, path).await.status, 400, "{path}");
+    }
+    assert_eq!((one.requests(), two.requests()), before);
+
+    let io = TokioIo::new(rig.connect().await);
+    let made = http2::handshake(TokioExecutor::new(), io).await;
+    let (mut sender, connection) = made.unwrap();
+    tokio::spawn(connection);
+    for (path, backend, expected) in cases {
+        let request = Request::get(format!("http://{HOST}{path}"));
+        let request = request.body(Empty::<Bytes>::new()).unwrap();
+        let answer = within("an answer", sender.send_request(request)).await;
+        let answer = answer.unwrap();
+        assert_eq!(answer.headers()["x-backend"], backend, "{path}");
+        let body = answer.into_body().collect().await.unwrap().to_bytes();
+        let line = format!("GET {expected} HTTP/1.1\n");
+        assert!(body.starts_with(line.as_bytes()), "{body:?}");
+    }
 }
 
 fn path(path: Path) -> proto::PathModifier {

@@ -14,7 +14,7 @@ use vestibule_model::client_address::{
 };
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::parameters;
+use vestibule_model::parameters::{self, EscapedSlashes, HttpParameters, Underscores};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_model::service::UnknownWord;
 
@@ -55,6 +55,9 @@ pub struct GatewayParametersSpec {
     /// The way to the address of a client where load balancers or other proxies are in front of the Gateway.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub client_address: Option<ClientAddressSpec>,
+    /// The treatment of HTTP requests that backends could read in another way.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub http: Option<HttpSpec>,
     /// Limits on which backends are shown the client certificate of a Gateway (its
     /// spec.tls.backend.clientCertificateRef).
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -165,6 +168,23 @@ pub struct ForwardedHeadersSpec {
     pub trusted_cidrs: Vec<String>,
 }
 
+/// The treatment of HTTP requests that backends could read in another way.
+#[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+pub struct HttpSpec {
+    /// Requests whose path has a slash written as %2F, %5C or a backslash. Refuse: they are answered with 400.
+    /// Unescape: %2F is decoded once, before the path is matched and passed on; the others are answered with 400. Keep:
+    /// the path is matched and passed on as it is. Absent: as the class's parameters say, then as the release does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["Refuse", "Unescape", "Keep"]))]
+    pub escaped_slashes: Option<String>,
+    /// Request headers whose name has an underscore. Drop: they are removed. Refuse: the request is answered with 400.
+    /// Allow: they are passed on. Absent: as the class's parameters say, then as the release does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    #[schemars(extend("enum" = ["Drop", "Refuse", "Allow"]))]
+    pub underscores: Option<String>,
+}
+
 /// Limits on which backends are shown the client certificate of a Gateway.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
@@ -250,6 +270,7 @@ pub(crate) fn convert(
     }
     let limits = limits(wire.spec.limits.unwrap_or_default(), &mut findings);
     let client_address = wire.spec.client_address.unwrap_or_default();
+    let http = http(&wire.spec.http.unwrap_or_default(), &mut findings);
     parameters::GatewayParameters {
         name: meta::name(&wire.metadata),
         meta: meta::convert(&wire.metadata),
@@ -283,6 +304,7 @@ pub(crate) fn convert(
             load_balancer_node_ports: service.allocate_load_balancer_node_ports,
         },
         limits,
+        http,
         certificate_namespaces: wire
             .spec
             .backend_client_certificate
@@ -323,6 +345,22 @@ fn limits(wire: LimitsSpec, findings: &mut Vec<Finding>) -> parameters::LimitPar
     parameters::LimitParameters {
         request_body: bytes.and_then(Result::ok),
         ..limits
+    }
+}
+
+/// Reads the settings of HTTP. A word that is unknown counts as the strictest one.
+fn http(spec: &HttpSpec, findings: &mut Vec<Finding>) -> HttpParameters {
+    let slashes = spec.escaped_slashes.as_deref().map(|text| {
+        let read = word(Some(text), "spec.http.escapedSlashes", findings);
+        read.unwrap_or(EscapedSlashes::Refuse)
+    });
+    let underscores = spec.underscores.as_deref().map(|text| {
+        let read = word(Some(text), "spec.http.underscores", findings);
+        read.unwrap_or(Underscores::Refuse)
+    });
+    HttpParameters {
+        escaped_slashes: slashes,
+        underscores,
     }
 }
 

@@ -6,9 +6,7 @@ use vestibule_model::client_address::{
     ClientAddress, ForwardedHeader, ForwardedHeaders, ProxyProtocol, ProxyProtocolMode,
 };
 use vestibule_model::gateway::Gateway;
-use vestibule_model::key::{Kind, ObjectName};
-use vestibule_model::object::Object;
-use vestibule_model::reference::Reference;
+use vestibule_model::key::ObjectName;
 use vestibule_stream::proto;
 
 use super::{Dirty, Translator};
@@ -29,24 +27,13 @@ impl Translator {
     /// believed. So they count as if they did: the class's settings do not take the place of a Gateway's own ones that
     /// are unknown. The Gateway's status says what cannot be read, and the Gateway goes on serving.
     fn client_address(&self, gateway: &Gateway) -> ClientAddress {
-        let of_class = self.merge.class(&gateway.class);
-        let of_class = of_class.and_then(|class| class.parameters.as_ref());
-        let references = gateway.infrastructure.parameters.iter().chain(of_class);
         let nobody = ClientAddress::believing_nobody();
-        let settings =
-            references.map(|reference| self.client_address_at(reference).unwrap_or(&nobody));
+        let parameters = self.readable_parameters(gateway);
+        let settings = parameters.map(|known| match known {
+            Some(parameters) => &parameters.client_address,
+            None => &nobody,
+        });
         ClientAddress::merge(settings).effective()
-    }
-
-    /// Returns the setting of some parameters; `None` if it is not known, because they do not exist or cannot be decoded.
-    fn client_address_at(&self, reference: &Reference) -> Option<&ClientAddress> {
-        if !reference.is(Kind::GatewayParameters) {
-            return None;
-        }
-        match self.get(Kind::GatewayParameters, &reference.target)? {
-            Object::GatewayParameters(parameters) => Some(&parameters.client_address),
-            _ => None,
-        }
     }
 
     /// The same setting as a message for the proxies.

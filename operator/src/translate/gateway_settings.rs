@@ -2,7 +2,11 @@
 //! however many listeners it has.
 
 use prost::Message as _;
-use vestibule_model::key::ObjectName;
+use vestibule_model::gateway::Gateway;
+use vestibule_model::key::{Kind, ObjectName};
+use vestibule_model::object::Object;
+use vestibule_model::parameters::{EscapedSlashes, GatewayParameters, HttpParameters, Underscores};
+use vestibule_model::reference::Reference;
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource, ResourceKey, ResourceKind};
 
@@ -42,7 +46,61 @@ impl Translator {
             selective_backend_certificate,
             client_address: self.encoded_client_address(gateway),
             limits: self.limits_of(gateway),
+            http: self.http_settings(gateway),
         }
+    }
+
+    /// The parameters of a Gateway, and then those of its class. `None` stands for parameters that are not known, because
+    /// they do not exist or cannot be decoded. Of parameters with a finding, the readable parts count.
+    pub(super) fn readable_parameters<'a>(
+        &'a self,
+        gateway: &'a Gateway,
+    ) -> impl Iterator<Item = Option<&'a GatewayParameters>> {
+        let of_class = self.merge.class(&gateway.class);
+        let of_class = of_class.and_then(|class| class.parameters.as_ref());
+        let references = gateway.infrastructure.parameters.iter().chain(of_class);
+        references.map(move |reference| self.readable_parameters_at(reference))
+    }
+
+    fn readable_parameters_at(&self, reference: &Reference) -> Option<&GatewayParameters> {
+        if !reference.is(Kind::GatewayParameters) {
+            return None;
+        }
+        match self.get(Kind::GatewayParameters, &reference.target)? {
+            Object::GatewayParameters(parameters) => Some(parameters),
+            _ => None,
+        }
+    }
+
+    /// The treatment of requests that backends could read in another way, as a message for the proxies. Parameters that
+    /// are not known might ask for the strictest one, so they count as if they did.
+    fn http_settings(&self, gateway: &ObjectName) -> Option<proto::HttpSettings> {
+        let gateway = self.merge.gateway(gateway)?;
+        let settings = self.readable_parameters(gateway);
+        let settings = settings.map(|known| known.map_or(HttpParameters::STRICTEST, |of| of.http));
+        let set = settings.fold(HttpParameters::default(), HttpParameters::or);
+        (set != HttpParameters::default()).then(|| proto::HttpSettings {
+            escaped_slashes: set
+                .escaped_slashes
+                .map_or(0, |of| escaped_slashes(of).into()),
+            underscores: set.underscores.map_or(0, |of| underscores(of).into()),
+        })
+    }
+}
+
+fn escaped_slashes(of: EscapedSlashes) -> proto::EscapedSlashes {
+    match of {
+        EscapedSlashes::Refuse => proto::EscapedSlashes::Refuse,
+        EscapedSlashes::Unescape => proto::EscapedSlashes::Unescape,
+        EscapedSlashes::Keep => proto::EscapedSlashes::Keep,
+    }
+}
+
+fn underscores(of: Underscores) -> proto::Underscores {
+    match of {
+        Underscores::Drop => proto::Underscores::Drop,
+        Underscores::Refuse => proto::Underscores::Refuse,
+        Underscores::Allow => proto::Underscores::Allow,
     }
 }
 

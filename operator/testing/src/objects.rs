@@ -21,7 +21,9 @@ use vestibule_model::meta::Meta;
 use vestibule_model::object::{
     EndpointPort, EndpointSlice, Namespace, Object, ReferenceGrant, Secret, Service, ServicePort,
 };
-use vestibule_model::parameters::{GatewayParameters, LimitParameters, ServiceParameters};
+use vestibule_model::parameters::{
+    EscapedSlashes, GatewayParameters, HttpParameters, LimitParameters, ServiceParameters,
+};
 use vestibule_model::policy::Policy;
 use vestibule_model::protocol::{Port, Protocol, Transport};
 use vestibule_model::reference::{BackendRef, ParentRef, Reference};
@@ -80,7 +82,7 @@ pub fn parameters_at(name: &str) -> Reference {
 }
 
 /// GatewayParameters with this Service type and a limit that differs with it, good or malformed. Those for a `NodePort` are
-/// behind a load balancer that speaks the PROXY protocol.
+/// behind a load balancer that speaks the PROXY protocol, and keep escaped slashes.
 pub fn parameters_of(name: &str, service_type: ServiceType, good: bool) -> Object {
     let malformed = || Finding::refused(Reason::InvalidParameters, "spec", "is wrong", "");
     Object::GatewayParameters(Arc::new(GatewayParameters {
@@ -100,6 +102,11 @@ pub fn parameters_of(name: &str, service_type: ServiceType, good: bool) -> Objec
                 trusted: AddressBlock::parse("192.0.2.0/24").into_iter().collect(),
             }),
             forwarded: None,
+        },
+        http: HttpParameters {
+            escaped_slashes: (service_type == ServiceType::NodePort)
+                .then_some(EscapedSlashes::Keep),
+            underscores: None,
         },
         certificate_namespaces: None,
         findings: if good { Vec::new() } else { vec![malformed()] },

@@ -12,6 +12,7 @@ use crate::attached_names::AttachedNames;
 use crate::backend::Backend;
 use crate::bounds::Overrides;
 use crate::http_route::route::Rule;
+use crate::limits::{EscapedSlashes, Underscores};
 use crate::slot_map::Slot;
 use crate::table::Generation;
 
@@ -305,6 +306,12 @@ pub struct TenantDump {
 pub struct GatewaySettingsDump {
     /// `<namespace>/<name>` of the Gateway.
     pub name: String,
+    /// Its treatment of paths with escaped slashes or backslashes, if it sets one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub escaped_slashes: Option<&'static str>,
+    /// Its treatment of headers whose name has an underscore, if it sets one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub underscores: Option<&'static str>,
 }
 
 /// A certificate.
@@ -380,9 +387,11 @@ impl State {
             tenants: self.dump_tenants(),
             gateway_settings: self
                 .gateway_settings
-                .keys()
-                .map(|name| GatewaySettingsDump {
+                .iter()
+                .map(|(name, settings)| GatewaySettingsDump {
                     name: name.to_string(),
+                    escaped_slashes: settings.http.escaped_slashes.map(EscapedSlashes::as_str),
+                    underscores: settings.http.underscores.map(Underscores::as_str),
                 })
                 .collect(),
         }

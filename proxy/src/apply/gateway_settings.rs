@@ -11,6 +11,7 @@ use super::reject::RejectReason;
 use super::resource_names::two_segments;
 use super::{State, parse_client_address};
 use crate::bounds::Overrides;
+use crate::limits::{EscapedSlashes, HttpOverrides, Underscores};
 use crate::listener::{GatewaySettings, Listener, ListenerSettings};
 
 /// The settings of a Gateway that can be put in force.
@@ -24,6 +25,8 @@ pub(super) struct GatewaySettingsSpec {
     overrides: Option<Overrides>,
     /// How the address of a client is found.
     client_address: Option<Arc<ClientAddress>>,
+    /// The treatment of ambiguous requests.
+    http: HttpOverrides,
 }
 
 /// Reads the settings of a Gateway.
@@ -48,6 +51,30 @@ pub(super) fn parse(
         selective: !wire.selective_backend_certificate.is_empty(),
         overrides: wire.limits.as_ref().map(Overrides::from),
         client_address: client_address.map(Arc::new),
+        http: wire.http.map(http).transpose()?.unwrap_or_default(),
+    })
+}
+
+/// Reads the treatment of ambiguous requests. Anything unknown is rejected, because it may be stricter than what this
+/// release knows.
+fn http(wire: proto::HttpSettings) -> Result<HttpOverrides, RejectReason> {
+    let escaped_slashes = match proto::EscapedSlashes::try_from(wire.escaped_slashes) {
+        Ok(proto::EscapedSlashes::Unspecified) => None,
+        Ok(proto::EscapedSlashes::Refuse) => Some(EscapedSlashes::Refuse),
+        Ok(proto::EscapedSlashes::Unescape) => Some(EscapedSlashes::Unescape),
+        Ok(proto::EscapedSlashes::Keep) => Some(EscapedSlashes::Keep),
+        Err(_) => return Err(RejectReason::UnknownResource("the setting of slashes")),
+    };
+    let underscores = match proto::Underscores::try_from(wire.underscores) {
+        Ok(proto::Underscores::Unspecified) => None,
+        Ok(proto::Underscores::Drop) => Some(Underscores::Drop),
+        Ok(proto::Underscores::Refuse) => Some(Underscores::Refuse),
+        Ok(proto::Underscores::Allow) => Some(Underscores::Allow),
+        Err(_) => return Err(RejectReason::UnknownResource("the setting of underscores")),
+    };
+    Ok(HttpOverrides {
+        underscores,
+        escaped_slashes,
     })
 }
 
@@ -74,6 +101,7 @@ impl State {
                 selective: spec.selective,
                 overrides: spec.overrides,
                 client_address: spec.client_address,
+                http: spec.http,
             };
             self.gateway_settings
                 .insert(Arc::clone(&gateway), Arc::new(settings));
@@ -128,6 +156,10 @@ mod tests {
                 tunnel_idle: Some(7),
                 ..Default::default()
             }),
+            http: Some(proto::HttpSettings {
+                escaped_slashes: proto::EscapedSlashes::Keep.into(),
+                underscores: proto::Underscores::Allow.into(),
+            }),
             ..Default::default()
         }
     }
@@ -140,6 +172,11 @@ mod tests {
         assert_eq!(spec.overrides, wire().limits.as_ref().map(Overrides::from));
         let nobody = Arc::new(ClientAddress::default());
         assert_eq!(spec.client_address, Some(nobody));
+        let lax = HttpOverrides {
+            underscores: Some(Underscores::Allow),
+            escaped_slashes: Some(EscapedSlashes::Keep),
+        };
+        assert_eq!(spec.http, lax);
         let to_all = proto::GatewaySettings {
             backend_certificate: "infra/client".into(),
             ..Default::default()
@@ -150,6 +187,39 @@ mod tests {
         let spec = parse("infra/edge", &proto::GatewaySettings::default()).unwrap();
         assert_eq!((spec.backend_certificate, spec.overrides), (None, None));
         assert_eq!(spec.client_address, None);
+        assert_eq!(spec.http, HttpOverrides::default());
+    }
+
+    #[test]
+    fn each_word_for_http_is_read_and_others_are_rejected() {
+        let read = |escaped_slashes, underscores| {
+            let settings = proto::HttpSettings {
+                escaped_slashes,
+                underscores,
+            };
+            http(settings).map(|read| (read.escaped_slashes, read.underscores))
+        };
+        for (slashes, underscores, expected) in [
+            (0, 0, (None, None)),
+            (
+                1,
+                1,
+                (Some(EscapedSlashes::Refuse), Some(Underscores::Drop)),
+            ),
+            (
+                2,
+                2,
+                (Some(EscapedSlashes::Unescape), Some(Underscores::Refuse)),
+            ),
+            (3, 3, (Some(EscapedSlashes::Keep), Some(Underscores::Allow))),
+            (0, 3, (None, Some(Underscores::Allow))),
+        ] {
+            assert_eq!(read(slashes, underscores).unwrap(), expected);
+        }
+        for (slashes, underscores) in [(4, 0), (-1, 0), (0, 4), (0, -1)] {
+            let error = read(slashes, underscores).unwrap_err();
+            assert_eq!(error.reason(), "UnknownResource");
+        }
     }
 
     #[test]

@@ -11,7 +11,7 @@ use hyper::header::{
     HeaderValue, LOCATION,
 };
 use hyper::http::uri::PathAndQuery;
-use hyper::{Method, Request, Response, StatusCode, Version};
+use hyper::{Method, Request, Response, StatusCode, Uri, Version};
 use vestibule_model::client_address::ForwardedHeaders;
 use vestibule_model::pattern::Steps;
 
@@ -46,7 +46,7 @@ use crate::http_route::session::Presented;
 use crate::http_route::table::Found;
 use crate::http_route::view::View;
 use crate::lifetime::{Lifetime, in_ticks};
-use crate::limits::{HttpLimits, Underscores};
+use crate::limits::{EscapedSlashes, HttpLimits, Underscores};
 use crate::listener::{Layer, Listener, Mode};
 use crate::overload::OverloadLevel;
 use crate::table::Snapshot;
@@ -269,6 +269,7 @@ async fn outcome(
     // Only HTTP/1.1 can be upgraded.
     let upgradable = request.version() == Version::HTTP_11 && request.body().is_end_stream();
     request.extensions_mut().clear();
+    unescape_slashes(shared, &mut request);
     join_cookies(request.headers_mut());
     if version == Version::HTTP_2 {
         // A value may share the buffer of a frame, even that of an earlier request.
@@ -419,8 +420,8 @@ enum Decision<'a> {
 
 /// The host for which a request is, if the request can be served at all.
 fn whom<B>(
-    shared: &Shared,
     request: &Request<B>,
+    slashes: EscapedSlashes,
     record: &mut RequestRecord,
 ) -> Result<Target, LocalReply> {
     if request.method() == Method::CONNECT {
@@ -459,10 +460,38 @@ fn whom<B>(
         let text = "the target of the request has characters that are not ASCII\n";
         return Err(LocalReply::unclear("UnclearPath", text));
     }
-    let slashes = shared.plane.limits.http.escaped_slashes;
     path::check(request.uri().path(), slashes)
         .map_err(|unclear| LocalReply::unclear("UnclearPath", unclear.text()))?;
     Ok(target)
+}
+
+/// Decodes the escaped slashes of the path, if the Gateway asks for it. Everything that follows sees this path: rules,
+/// filters, authorization servers and backends. It happens once for all attempts, so an edit in the meantime cannot have a
+/// backend get another path than an authorization server has allowed.
+fn unescape_slashes<B>(shared: &Shared, request: &mut Request<B>) {
+    // Most paths have no escape, and for these nothing is looked up.
+    if !request.uri().path().contains('%') {
+        return;
+    }
+    let snapshot = shared.plane.snapshot.load();
+    if shared.ambiguity(&snapshot).escaped_slashes != EscapedSlashes::Unescape {
+        return;
+    }
+    // A path that could not be replaced is refused, because it has an escaped slash.
+    if let Some(uri) = unescaped(request.uri()) {
+        *request.uri_mut() = uri;
+    }
+}
+
+fn unescaped(uri: &Uri) -> Option<Uri> {
+    let path = path::unescape(uri.path())?;
+    let whole = match uri.query() {
+        Some(query) => format!("{path}?{query}"),
+        None => path,
+    };
+    let mut parts = uri.clone().into_parts();
+    parts.path_and_query = Some(PathAndQuery::try_from(whole).ok()?);
+    Uri::from_parts(parts).ok()
 }
 
 /// Whether the target has a path that every reader takes for the same one. A host alone is only for CONNECT, and `*` for
@@ -556,6 +585,8 @@ struct Selection<'a> {
     trust: Option<&'a ForwardedHeaders>,
     hop_info: Option<HopInfo>,
     request_id: HeaderValue,
+    /// The treatment of fields whose name has an underscore, for trailers.
+    underscores: Underscores,
 }
 
 impl Selection<'_> {
@@ -591,11 +622,12 @@ fn decide<'a>(
     let peer = shared.client.ip();
     let hop_info = trust.and_then(|trust| HopInfo::read(request.headers(), trust, peer));
     let request_id = record.introduce(hop_info.as_ref());
-    let target = whom(shared, request, record)?;
+    let ambiguity = shared.ambiguity(&snapshot);
+    let target = whom(request, ambiguity.escaped_slashes, record)?;
     if let Some(response) = challenge(&snapshot, shared, &target, request, record)? {
         return Ok(Decision::Challenge(response));
     }
-    clean(request, shared.plane.limits.http.underscores)?;
+    clean(request, ambiguity.underscores)?;
     let (listener, found) = match select(&snapshot, shared, &target, (request, steps), record)? {
         Selected::Rule(listener, found) => (listener, found),
         Selected::TooFewSteps => return Ok(Decision::SearchInTurn),
@@ -608,6 +640,7 @@ fn decide<'a>(
         trust,
         hop_info,
         request_id,
+        underscores: ambiguity.underscores,
     };
     follow(shared, request, selection, for_attempt, record, edits)
 }
@@ -687,7 +720,7 @@ fn follow<'a>(
     passed.say(request.headers_mut());
 
     let filter_trailers = TrailerFilter {
-        underscores: shared.plane.limits.http.underscores,
+        underscores: selection.underscores,
         edited: to.edited.take().unwrap_or_default(),
     };
     let path = to.path.take().unwrap_or_else(|| whole_path(request));

@@ -3,7 +3,7 @@
 //! Routes match a path as it is written. A backend may first decode it, take `\` for `/`, drop everything after `;` in
 //! an element, and then follow `..`. So it could serve a path for which another rule is meant.
 //!
-//! Escapes are decoded once. A path that is escaped twice (`%252f`) is passed on.
+//! Only one layer of escapes is looked at. A path that is escaped twice (`%252f`) is passed on.
 
 use crate::limits::EscapedSlashes;
 
@@ -29,7 +29,17 @@ impl Unclear {
     }
 }
 
-/// Checks that every reader takes a path for the same one.
+/// A path with each `%2f` decoded to `/`; `None` if it has none, or does not begin with `/`. Nothing is decoded twice: a
+/// slash is no part of an escape, so what is decoded makes no new one.
+#[must_use]
+pub fn unescape(path: &str) -> Option<String> {
+    let is_escaped = path.contains("%2f") || path.contains("%2F");
+    let decode = || path.replace("%2f", "/").replace("%2F", "/");
+    (is_escaped && path.starts_with('/')).then(decode)
+}
+
+/// Checks that every reader takes a path for the same one. With [`EscapedSlashes::Unescape`], the path is one from
+/// [`unescape`], if that returned any.
 ///
 /// # Errors
 /// The reason, if that is not so.
@@ -39,7 +49,7 @@ pub fn check(path: &str, slashes: EscapedSlashes) -> Result<(), Unclear> {
         if is_dots(behind) {
             return Err(Unclear::Dots);
         }
-        if slash == Slash::Other && slashes == EscapedSlashes::Refuse {
+        if slash == Slash::Other && slashes != EscapedSlashes::Keep {
             return Err(Unclear::Slash);
         }
         rest = behind;
@@ -126,10 +136,15 @@ mod tests {
             "/a\\..",
             "/a%2F.;",
         ] {
-            for slashes in [EscapedSlashes::Refuse, EscapedSlashes::Keep] {
-                let refused = check(path, slashes).is_err();
+            for slashes in EscapedSlashes::ALL {
+                let refused = check(path, *slashes).is_err();
                 assert!(refused, "{path} {slashes:?}");
             }
+            let unescaped = unescape(path).unwrap_or_else(|| path.to_owned());
+            assert!(
+                check(&unescaped, EscapedSlashes::Unescape).is_err(),
+                "{path}"
+            );
         }
     }
 
@@ -139,6 +154,43 @@ mod tests {
             let refused = check(path, EscapedSlashes::Refuse);
             assert_eq!(refused, Err(Unclear::Slash), "{path}");
             assert_eq!(check(path, EscapedSlashes::Keep), Ok(()), "{path}");
+        }
+    }
+
+    #[test]
+    fn escaped_slashes_are_decoded_once() {
+        for (path, expected) in [
+            ("/a%2fb", "/a/b"),
+            ("/a%2Fb%2fc%2F", "/a/b/c/"),
+            ("/%2f%2Fa", "///a"),
+            ("/a%%2fb", "/a%/b"),
+            // These come close to an escape after a slash is decoded.
+            ("/%2%2ff", "/%2/f"),
+            ("/%%2f2f", "/%/2f"),
+            ("/%25%2f2f", "/%25/2f"),
+        ] {
+            let unescaped = unescape(path);
+            assert_eq!(unescaped.as_deref(), Some(expected), "{path}");
+            assert_eq!(unescape(expected), None, "{path}");
+            let checked = check(expected, EscapedSlashes::Unescape);
+            assert_eq!(checked, Ok(()), "{path}");
+        }
+        for path in [
+            "/a",
+            "/%252f",
+            "/%252F%255c",
+            "/%5c",
+            "/\\",
+            "%2fa",
+            "*",
+            "",
+        ] {
+            assert_eq!(unescape(path), None, "{path}");
+        }
+        // A backslash is a slash to some, whether or not it is escaped.
+        for path in ["/a\\b", "/a%5cb", "/%5C"] {
+            let refused = check(path, EscapedSlashes::Unescape);
+            assert_eq!(refused, Err(Unclear::Slash), "{path}");
         }
     }
 

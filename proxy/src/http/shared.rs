@@ -15,10 +15,11 @@ use super::transport::Counted;
 use crate::bind::BindKey;
 use crate::close_reason::CloseReason;
 use crate::gate;
+use crate::limits::Ambiguity;
 use crate::listener::{Layer, Listener};
 use crate::plane::{DataPlane, HelloPermit};
 use crate::quota::{QuotaGuard, TenantQuota};
-use crate::table::refuses_all;
+use crate::table::{Snapshot, refuses_all};
 use crate::validation::{ClientValidation, ProvenChain};
 
 /// What a connection carries after HTTP.
@@ -77,6 +78,13 @@ impl Shared {
             let address = self.client.ip().to_string();
             HeaderValue::try_from(address).unwrap_or_else(|_| HeaderValue::from_static("unknown"))
         })
+    }
+
+    /// The treatment of ambiguous requests, by a snapshot. The Gateway at whose port the connection arrived says it, whatever
+    /// host a request is for.
+    pub(super) fn ambiguity(&self, snapshot: &Snapshot) -> Ambiguity {
+        let set = snapshot.http_overrides(&self.bind);
+        self.plane.limits.http.ambiguity(set)
     }
 
     /// Whether the client of this connection passes the present client validation of `listener`.

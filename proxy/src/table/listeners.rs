@@ -10,6 +10,7 @@ use super::route::Route;
 use super::route_table::RouteTable;
 use crate::bind::{BindKey, Transport};
 use crate::http_route::HttpTable;
+use crate::limits::HttpOverrides;
 use crate::listener::{Layer, Listener, Mode};
 use crate::owners::HostnameGuard;
 use crate::pattern_map::PatternMap;
@@ -56,6 +57,8 @@ pub(super) struct Bind {
     pub(super) bytes: PatternMap<Entry>,
     /// How the addresses of clients are found. All listeners of a bind belong to one Gateway, so they agree.
     pub(super) client_address: Option<Arc<ClientAddress>>,
+    /// The treatment of ambiguous requests that the Gateway sets.
+    pub(super) http: HttpOverrides,
     /// Whether every connection is closed, because the settings of the Gateway are missing.
     pub(super) closed: bool,
 }
@@ -67,6 +70,7 @@ impl Bind {
             plain: PatternMap::new(),
             bytes: PatternMap::new(),
             client_address: None,
+            http: HttpOverrides::default(),
             closed: false,
         }
     }
@@ -74,9 +78,10 @@ impl Bind {
     /// Takes over the settings of a listener that gets its place here. `transport` is that of the bind.
     pub(super) fn follow(&mut self, listener: &Listener, transport: Transport) {
         let settings = listener.settings.of_gateway();
-        // UDP has neither PROXY headers nor requests with a forwarded header.
+        // UDP has neither PROXY headers nor requests.
         let settings = settings.filter(|_| transport == Transport::Tcp);
         self.client_address = settings.and_then(|of| of.client_address.clone());
+        self.http = settings.map(|of| of.http).unwrap_or_default();
         self.closed = listener.lacks_settings();
     }
 

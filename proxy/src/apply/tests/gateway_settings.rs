@@ -1,6 +1,7 @@
 //! Settings of Gateways, and the listeners that serve by them.
 
 use super::*;
+use crate::limits::EscapedSlashes;
 
 const GATEWAY: &str = "infra/edge";
 
@@ -147,6 +148,49 @@ fn an_edit_of_settings_reaches_the_listeners_of_the_gateway_and_builds_nothing_e
     assert_eq!(h.apply(vec![believing("192.0.2.0/24")]), []);
     assert!(is_believing(&h));
     assert_eq!(limit(&h, "a.example.com"), None);
+}
+
+fn keeping_slashes() -> Resource {
+    settings(proto::GatewaySettings {
+        http: Some(proto::HttpSettings {
+            escaped_slashes: proto::EscapedSlashes::Keep.into(),
+            ..Default::default()
+        }),
+        ..Default::default()
+    })
+}
+
+#[test]
+fn the_treatment_of_requests_is_that_of_the_ports_of_a_gateway() {
+    let mut h = Harness::new();
+    let port = BIND.port + 1;
+    let mut other = needs_settings(http_on(B, port, "a.example.com", None));
+    if let Some(Wire::Listener(listener)) = &mut other.resource {
+        listener.gateway = "infra/other".into();
+    }
+    let of_other = Resource::new(
+        "infra/other",
+        Wire::GatewaySettings(proto::GatewaySettings::default()),
+    );
+    let own = needs_settings(http_on(A, BIND.port, "a.example.com", None));
+    assert_eq!(h.apply(vec![own, other, of_other, keeping_slashes()]), []);
+    let slashes = |h: &Harness, bind: &BindKey| {
+        let set = h.published.load().http_overrides(bind);
+        assert_eq!(set.underscores, None);
+        set.escaped_slashes
+    };
+    let of_other = BindKey { port, ..BIND };
+    assert_eq!(slashes(&h, &BIND), Some(EscapedSlashes::Keep));
+    assert_eq!(slashes(&h, &of_other), None);
+    let dump = serde_json::to_value(h.state.dump()).unwrap();
+    let expected = serde_json::json!([
+        {"name": GATEWAY, "escaped_slashes": "Keep"},
+        {"name": "infra/other"},
+    ]);
+    assert_eq!(dump["gateway_settings"], expected);
+    // Other settings of the Gateway say nothing about it.
+    assert_eq!(h.apply(vec![tunnel_idle(7)]), []);
+    assert_eq!(slashes(&h, &BIND), None);
 }
 
 #[test]

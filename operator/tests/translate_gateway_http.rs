@@ -1,0 +1,183 @@
+//! How requests are treated that a backend could read in another way, as it is on the stream: from the parameters of a
+//! Gateway and of its class, in the settings of the Gateway, and in those of no other one.
+
+use std::sync::Arc;
+
+use vestibule_model::client_address::ClientAddress;
+use vestibule_model::condition::Reason;
+use vestibule_model::finding::Finding;
+use vestibule_model::key::{Kind, ObjectKey, ObjectName};
+use vestibule_model::meta::Meta;
+use vestibule_model::object::Object;
+use vestibule_model::parameters::{
+    EscapedSlashes, GatewayParameters, HttpParameters, LimitParameters, ServiceParameters,
+    Underscores,
+};
+use vestibule_model::protocol::Protocol;
+use vestibule_model::selector::NamespaceScope;
+use vestibule_operator::translate::{Change, Translator};
+use vestibule_operator_testing::objects::{
+    gateway, listener, our_class, parameters_at, set, translated,
+};
+use vestibule_stream::proto::{self, resource};
+use vestibule_stream::{ResourceKey, ResourceKind};
+
+const ONE: &str = "platform/one";
+const TWO: &str = "platform/two";
+
+/// What the settings of a Gateway say.
+fn said(translator: &Translator, gateway: &str) -> Option<proto::HttpSettings> {
+    let key = ResourceKey::new(ResourceKind::GatewaySettings, gateway);
+    let encoded = translator.resources().get(&key).expect("the settings");
+    match encoded.decode() {
+        Some(resource::Resource::GatewaySettings(settings)) => settings.http,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What settings say with these words; the first value of each stands for none.
+fn words(slashes: proto::EscapedSlashes, underscores: proto::Underscores) -> proto::HttpSettings {
+    proto::HttpSettings {
+        escaped_slashes: slashes.into(),
+        underscores: underscores.into(),
+    }
+}
+
+fn strictest() -> proto::HttpSettings {
+    words(proto::EscapedSlashes::Refuse, proto::Underscores::Refuse)
+}
+
+fn parameters(name: &str, http: HttpParameters, findings: Vec<Finding>) -> Object {
+    Object::GatewayParameters(Arc::new(GatewayParameters {
+        name: ObjectName::new("platform", name),
+        meta: Meta::default(),
+        service: ServiceParameters::default(),
+        limits: LimitParameters::default(),
+        client_address: ClientAddress::default(),
+        certificate_namespaces: None,
+        http,
+        findings,
+    }))
+}
+
+fn own(http: HttpParameters) -> Object {
+    parameters("own", http, Vec::new())
+}
+
+const KEEP: HttpParameters = HttpParameters {
+    escaped_slashes: Some(EscapedSlashes::Keep),
+    underscores: None,
+};
+
+fn gateway_with(name: &str, port: u16, parameters: Option<&str>) -> Object {
+    let listeners = vec![listener("web", port, Protocol::Http, "", None)];
+    let Object::Gateway(mut gateway) = gateway(name, listeners, NamespaceScope::All) else {
+        unreachable!("a Gateway")
+    };
+    Arc::make_mut(&mut gateway).infrastructure.parameters = parameters.map(parameters_at);
+    Object::Gateway(gateway)
+}
+
+/// Two Gateways, the first with a ListenerSet and parameters of its own. Those of their class drop underscores.
+fn world() -> Vec<Object> {
+    let Object::GatewayClass(mut class) = our_class() else {
+        unreachable!("a class")
+    };
+    class.parameters = Some(parameters_at("class"));
+    let of_class = HttpParameters {
+        escaped_slashes: None,
+        underscores: Some(Underscores::Drop),
+    };
+    let of_set = vec![listener("s", 82, Protocol::Http, "s.example.com", None)];
+    vec![
+        Object::GatewayClass(class),
+        parameters("class", of_class, Vec::new()),
+        gateway_with("one", 80, Some("own")),
+        gateway_with("two", 81, None),
+        set("a", "web", 1, "one", of_set),
+    ]
+}
+
+fn world_with(own: Object) -> Translator {
+    translated(world().into_iter().chain([own]))
+}
+
+#[test]
+fn each_field_is_the_gateways_or_else_its_classs() {
+    let translator = world_with(own(KEEP));
+    let both = words(proto::EscapedSlashes::Keep, proto::Underscores::Drop);
+    assert_eq!(said(&translator, ONE), Some(both));
+    let of_class = words(proto::EscapedSlashes::Unspecified, proto::Underscores::Drop);
+    assert_eq!(said(&translator, TWO), Some(of_class));
+    // The Gateway's own word counts, also where it is the laxer one.
+    for (underscores, expected) in [
+        (Underscores::Allow, proto::Underscores::Allow),
+        (Underscores::Refuse, proto::Underscores::Refuse),
+    ] {
+        let translator = world_with(own(HttpParameters {
+            escaped_slashes: Some(EscapedSlashes::Refuse),
+            underscores: Some(underscores),
+        }));
+        let expected = words(proto::EscapedSlashes::Refuse, expected);
+        assert_eq!(said(&translator, ONE), Some(expected));
+    }
+}
+
+#[test]
+fn an_edit_is_one_resource_of_the_gateway_alone() {
+    let mut translator = world_with(own(HttpParameters::default()));
+    let of_two = said(&translator, TWO);
+    assert_eq!(said(&translator, ONE), of_two);
+    let output = translator.apply([Change::Put(own(KEEP))]);
+    let changed: Vec<&str> = output.resources.keys().map(|key| &*key.name).collect();
+    assert_eq!(changed, [ONE]);
+    assert_eq!(said(&translator, TWO), of_two);
+    // The same again is no news.
+    let output = translator.apply([Change::Put(own(KEEP))]);
+    assert!(output.resources.is_empty());
+    // Where nothing is set, nothing is sent.
+    let none = own(HttpParameters::default());
+    translator.apply([Change::Put(none), Change::Put(our_class())]);
+    for gateway in [ONE, TWO] {
+        assert_eq!(said(&translator, gateway), None, "{gateway}");
+    }
+}
+
+/// The parts that can be read count although the rest is refused: a typo elsewhere must not refuse the paths of a team.
+#[test]
+fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
+    let reason = Reason::InvalidParameters;
+    let refused = Finding::refused(reason, "spec.service.type", "is none", "");
+    let translator = world_with(parameters("own", KEEP, vec![refused]));
+    let both = words(proto::EscapedSlashes::Keep, proto::Underscores::Drop);
+    assert_eq!(said(&translator, ONE), Some(both));
+}
+
+/// Parameters that cannot be read might ask for the strictest treatment. So they count as if they did, whatever the class
+/// says.
+#[test]
+fn parameters_that_cannot_be_read_are_the_strictest() {
+    let unreadable = |name: &str| {
+        let key = ObjectKey {
+            kind: Kind::GatewayParameters,
+            name: ObjectName::new("platform", name),
+        };
+        let finding = Finding::refused(Reason::Unreadable, "spec", "does not decode", "");
+        Object::Unreadable(key, Meta::default(), finding)
+    };
+    // They do not exist.
+    let mut translator = translated(world());
+    let of_two = said(&translator, TWO);
+    assert_eq!(said(&translator, ONE), Some(strictest()));
+    translator.apply([Change::Put(own(KEEP))]);
+    assert_ne!(said(&translator, ONE), Some(strictest()));
+    // They do not decode.
+    translator.apply([Change::Put(unreadable("own"))]);
+    assert_eq!(said(&translator, ONE), Some(strictest()));
+    assert_eq!(said(&translator, TWO), of_two);
+    // Those of the class are unknown: the Gateway's own fields still count, and the others are the strictest.
+    translator.apply([Change::Put(own(KEEP)), Change::Put(unreadable("class"))]);
+    let of_own = words(proto::EscapedSlashes::Keep, proto::Underscores::Refuse);
+    assert_eq!(said(&translator, ONE), Some(of_own));
+    assert_eq!(said(&translator, TWO), Some(strictest()));
+}
