@@ -1,7 +1,7 @@
 //! Pages are true: the tests that the security page names exist, the pages about grants and `explain` show what
 //! `vestibule` prints, the architecture page names modules that exist and leaves out no part of the operator, the
-//! observability page has every metric, the guide has every reason of the access log, and links lead to pages and
-//! headings that exist.
+//! observability page has every metric, the guide has every reason of the access log, the index of decisions has every
+//! record, and links lead to pages and headings that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -263,6 +263,58 @@ fn links_lead_somewhere() {
         }
     }
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// The heading, date and status of a decision record: a status is one word, and what may follow it says which records
+/// change it.
+fn head_of_record(record: &str) -> Option<(&str, &str, &str)> {
+    let title = record.strip_prefix("# ")?.lines().next()?;
+    let field = |name: &str| record.lines().find_map(|line| line.strip_prefix(name));
+    let date = field("- **Date:** ")?;
+    let status = field("- **Status:** ")?.split(';').next()?;
+    Some((title, date, status))
+}
+
+/// The index has a row for each record and no other one, with its title, date and status.
+#[test]
+fn the_index_of_decisions_has_every_record() {
+    let folder = root().join("docs/adr");
+    let index = read(&folder.join("README.md"));
+    // The start of each row. A remark may follow the status.
+    let mut rows: BTreeSet<&str> = index
+        .lines()
+        .filter(|line| line.starts_with("| ["))
+        .collect();
+    let (mut count, mut missing) = (0, Vec::new());
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.file_name().unwrap().to_str().unwrap();
+        if file == "README.md" {
+            continue;
+        }
+        count += 1;
+        let record = read(&path);
+        let head = head_of_record(&record);
+        let (title, date, status) = head.unwrap_or_else(|| panic!("{file} has no head"));
+        let (number, title) = title.split_once(". ").expect("a number");
+        assert!(
+            file.starts_with(&format!("{number:0>4}-")),
+            "{file}: {number}"
+        );
+        let row = format!("| [{number}]({file}) | {title} | {date} | {status}");
+        let found = rows.iter().find(|line| {
+            let rest = line.strip_prefix(&*row);
+            rest.is_some_and(|rest| rest.starts_with([',', ' ']))
+        });
+        if let Some(line) = found.copied() {
+            rows.remove(line);
+        } else {
+            missing.push(row);
+        }
+    }
+    assert!(count > 20, "only {count} records are seen");
+    assert!(missing.is_empty(), "no row begins with {missing:#?}");
+    assert!(rows.is_empty(), "no record has {rows:#?}");
 }
 
 /// The source folder of a crate that the architecture page names.
