@@ -77,8 +77,8 @@ impl CertificateSource {
             }
             Err(why) => warn!(
                 %why,
-                "the Secret of the configuration stream's certificate is of no use; the last good \
-                 one goes on, if there was one"
+                "the Secret with the configuration stream's certificate cannot be used; the last \
+                 good certificate stays in use, if there was one"
             ),
         }
     }

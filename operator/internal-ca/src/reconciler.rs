@@ -147,7 +147,7 @@ impl Reconciler {
                 match self.take(&read, &step, now).await {
                     Ok(()) => done = true,
                     Err(conflict @ InternalCaError::Conflict(_)) => {
-                        debug!(%conflict, "reading again");
+                        debug!(%conflict, "an object of the internal CA changed before it was written; all of them are read again");
                         last = Some(conflict);
                         done = true;
                     }
@@ -203,7 +203,7 @@ impl Reconciler {
                 (label(*leaf), why.reason())
             }
         };
-        info!(object, reason, "written");
+        info!(object, reason, "an object of the internal CA is written");
         let write = Write { object, reason };
         self.metrics.writes.get_or_create(&write).inc();
         Ok(())
@@ -254,9 +254,16 @@ fn label(leaf: Leaf) -> &'static str {
 
 fn announce(what: &str, why: &RenewalReason) {
     match why {
-        RenewalReason::Unusable(problem) => warn!(what, problem, "is of no use and is made anew"),
-        why if why.is_planned() => info!(what, reason = why.reason(), "is made"),
-        why => warn!(what, reason = why.reason(), "is made anew"),
+        RenewalReason::Unusable(problem) => warn!(
+            what,
+            problem, "{what} cannot be used; the operator makes a new one"
+        ),
+        why if why.is_planned() => info!(what, reason = why.reason(), "the operator makes {what}"),
+        why => warn!(
+            what,
+            reason = why.reason(),
+            "the operator makes {what} again"
+        ),
     }
 }
 

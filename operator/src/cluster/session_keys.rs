@@ -85,7 +85,7 @@ pub(super) async fn run(client: kube::Client, config: Config, mut channels: Chan
         if store.is_listing {
             let is_late = tokio::time::Instant::now() >= listed_by;
             if is_late && channels.keys.borrow().is_none() {
-                warn!(secret = %store.config.name, "cannot be read; the sessions of routes are not kept until it can");
+                warn!(secret = %store.config.name, "the Secret with the keys of sessions cannot be read; the sessions of routes are not kept until it can");
                 let none = KeyRing::default().keys(clock::now().as_second());
                 channels.keys.send_replace(Some(none));
             }
@@ -150,7 +150,7 @@ impl Store {
         if !ring.is_empty() {
             self.ring = ring;
         } else if !self.ring.is_empty() {
-            warn!(secret = %self.config.name, "holds no key of sessions any more; the ones that it held stay in use");
+            warn!(secret = %self.config.name, "the Secret with the keys of sessions has no key any more; the keys that it had stay in use");
         }
         erase(&mut secret);
         self.present = Some(secret.metadata);
@@ -159,7 +159,7 @@ impl Store {
     async fn persist(&mut self, now: i64) {
         let Some(ring) = self.next(now) else {
             self.failures += 1;
-            warn!("there is no randomness for a key of sessions");
+            warn!("the system has no randomness for a key of sessions; trying again");
             return;
         };
         let mut secret = self.secret(&ring);
@@ -193,7 +193,7 @@ impl Store {
             }
             Err(_) => {
                 self.failures += 1;
-                warn!(secret = %name, "no answer to a write of the keys of sessions; trying again");
+                warn!(secret = %name, "the API server does not answer to a write of the keys of sessions; trying again");
             }
         }
     }

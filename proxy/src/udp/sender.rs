@@ -132,7 +132,10 @@ impl Sender {
             }
         }
         if refused && sent.error.is_none() {
-            tracing::debug!(stride = run.stride, "runs are not taken in one piece");
+            tracing::debug!(
+                stride = run.stride,
+                "the kernel does not take runs of datagrams in one piece"
+            );
             self.refused_from.fetch_min(run.stride, Ordering::Relaxed);
         }
         sent

@@ -145,7 +145,7 @@ impl Store {
         let allocation = match self.stored() {
             Some(Ok(allocation)) => Some(allocation),
             Some(Err(error)) => {
-                warn!(config_map = %self.config.name, %error, "the allocation of ports does not read; the last one that did is kept");
+                warn!(config_map = %self.config.name, %error, "the allocation of ports cannot be read; the last one that could is kept");
                 None
             }
             None => None,
@@ -198,11 +198,11 @@ impl Store {
             }
             Ok(Err(error)) => {
                 self.failures += 1;
-                warn!(config_map = %self.config.name, %error, "cannot persist the allocation of ports; what needs a new one waits");
+                warn!(config_map = %self.config.name, %error, "cannot persist the allocation of ports; listeners that need a new port wait");
             }
             Err(_) => {
                 self.failures += 1;
-                warn!(config_map = %self.config.name, "no answer to a write of the allocation of ports; what needs a new one waits");
+                warn!(config_map = %self.config.name, "the API server does not answer to a write of the allocation of ports; listeners that need a new port wait");
             }
         }
     }

@@ -51,7 +51,7 @@ impl Store {
                 }
                 Err(error) => {
                     if self.findings_log.admits(&key.name.namespace, now) {
-                        warn!(object = %key, %error, "cannot read it; trying again");
+                        warn!(object = %key, %error, "cannot read a Secret or ConfigMap that an object uses; trying again");
                     }
                 }
             }
