@@ -1,8 +1,8 @@
-//! Owns fair shares of something scarce (such as bytes, copies or sessions) among namespaces.
+//! Fair shares of something scarce (such as bytes, copies or sessions) among namespaces.
 //!
 //! A namespace gets more as long as it holds less than what is free. So one namespace alone can hold half of all, and
-//! the next namespace still finds some. Who holds more than is free gets nothing until it has given some back. So where
-//! places come and go, n namespaces that want all they can get come to hold as much as is free: one part of n + 1 each.
+//! the next namespace still finds some. A namespace that holds more than is free gets nothing until it has given some back.
+//! If n namespaces give back and take all they can, each ends with 1/(n+1) of the total, and as much stays free.
 
 use std::collections::HashMap;
 use std::sync::Arc;

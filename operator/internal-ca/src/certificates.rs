@@ -1,5 +1,5 @@
-//! The certificate that this replica serves with: what is in the operator's Secret, as soon as it is
-//! there; the last good one while it holds nothing of use.
+//! The certificate that this replica serves with. It comes from the operator's Secret. While that Secret has no usable
+//! certificate, the replica keeps the last good one.
 
 use std::fmt;
 use std::sync::Arc;

@@ -1,5 +1,5 @@
-//! Keeps the objects: reads them, asks the rotation what is to be done, does it, and waits until one
-//! of them changes or something is due.
+//! Keeps the objects up to date: reads them, asks the rotation for the next steps, takes these, and waits until one of the
+//! objects changes or a step is due.
 
 use std::pin::pin;
 use std::time::Duration;
@@ -129,7 +129,7 @@ impl Reconciler {
         select_all(all).boxed()
     }
 
-    /// Does what is to be done; returns when to look again.
+    /// Takes the steps that are due, and returns the time until the next look.
     async fn settle(&self) -> Result<Duration, InternalCaError> {
         let mut last = None;
         for _ in 0..MAX_ROUNDS {

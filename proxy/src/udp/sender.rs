@@ -1,4 +1,4 @@
-//! Owns how a listener sends: it sends a run in one piece where the kernel accepts that, and remembers which runs it
+//! Sends the datagrams of a listener: a run in one piece where the kernel accepts that. It remembers which runs the kernel
 //! does not accept.
 //!
 //! A device or a path may refuse runs in one piece (`UDP_SEGMENT`) with `EINVAL` or `EIO`, and there is no way to ask
