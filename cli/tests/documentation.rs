@@ -1,7 +1,7 @@
 //! Pages are true: the tests that the security page names exist, the pages about grants and `explain` show what
 //! `vestibule` prints, the architecture page names modules that exist and leaves out no part of the operator, the
-//! observability page has every metric, the guide has every reason of the access log, and links lead to pages and
-//! headings that exist.
+//! observability page has every metric with its labels, the guide has every reason of the access log, the index of
+//! decisions has every record, and links lead to pages and headings that exist.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -265,6 +265,58 @@ fn links_lead_somewhere() {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
+/// The heading, date and status of a decision record: a status is one word, and what may follow it says which records
+/// change it.
+fn head_of_record(record: &str) -> Option<(&str, &str, &str)> {
+    let title = record.strip_prefix("# ")?.lines().next()?;
+    let field = |name: &str| record.lines().find_map(|line| line.strip_prefix(name));
+    let date = field("- **Date:** ")?;
+    let status = field("- **Status:** ")?.split(';').next()?;
+    Some((title, date, status))
+}
+
+/// The index has a row for each record and no other one, with its title, date and status.
+#[test]
+fn the_index_of_decisions_has_every_record() {
+    let folder = root().join("docs/adr");
+    let index = read(&folder.join("README.md"));
+    // The start of each row. A remark may follow the status.
+    let mut rows: BTreeSet<&str> = index
+        .lines()
+        .filter(|line| line.starts_with("| ["))
+        .collect();
+    let (mut count, mut missing) = (0, Vec::new());
+    for entry in fs::read_dir(&folder).unwrap() {
+        let path = entry.unwrap().path();
+        let file = path.file_name().unwrap().to_str().unwrap();
+        if file == "README.md" {
+            continue;
+        }
+        count += 1;
+        let record = read(&path);
+        let head = head_of_record(&record);
+        let (title, date, status) = head.unwrap_or_else(|| panic!("{file} has no head"));
+        let (number, title) = title.split_once(". ").expect("a number");
+        assert!(
+            file.starts_with(&format!("{number:0>4}-")),
+            "{file}: {number}"
+        );
+        let row = format!("| [{number}]({file}) | {title} | {date} | {status}");
+        let found = rows.iter().find(|line| {
+            let rest = line.strip_prefix(&*row);
+            rest.is_some_and(|rest| rest.starts_with([',', ' ']))
+        });
+        if let Some(line) = found.copied() {
+            rows.remove(line);
+        } else {
+            missing.push(row);
+        }
+    }
+    assert!(count > 20, "only {count} records are seen");
+    assert!(missing.is_empty(), "no row begins with {missing:#?}");
+    assert!(rows.is_empty(), "no record has {rows:#?}");
+}
+
 /// The source folder of a crate that the architecture page names.
 fn sources(krate: &str) -> Option<PathBuf> {
     let folder = match krate {
@@ -404,35 +456,126 @@ fn texts_in(mut folders: Vec<PathBuf>) -> Vec<String> {
     texts
 }
 
-/// The metrics that a component registers, by prefix and name. `OpenMetrics` and units add endings to them.
-///
-/// A registration is a name followed by its help text, whichever function it is for: collectors have no `register`.
-fn registered(component: &str) -> BTreeSet<String> {
-    let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
-    let texts = source_texts(component);
-    let users = texts
-        .iter()
-        .filter(|text| text.contains("prometheus_client"));
-    let names = users.flat_map(|text| {
-        // A module of tests in a file of its own is declared above the code.
-        let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
-        let given = code.split_once("with_prefix(\"");
-        let given = given.and_then(|(_, rest)| rest.split_once('"'));
-        let prefix = given.map_or(format!("vestibule_{component}"), |(prefix, _)| {
-            prefix.into()
-        });
-        code.match_indices("\",").filter_map(move |(end, _)| {
-            let name = code[..end].rsplit('"').next()?;
-            let help = code[end + 2..].trim_start().strip_prefix('"')?;
-            let is_text = help.starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit());
-            (!name.is_empty() && is_name(name) && is_text).then(|| format!("{prefix}_{name}"))
-        })
-    });
-    names.collect()
+/// A metric that a file registers.
+struct Registration<'a> {
+    /// The file without its tests.
+    code: &'a str,
+    /// Prefix and name.
+    metric: String,
+    /// The code before the name.
+    before: &'a str,
+    /// The code from the first letter of the help text on.
+    help: &'a str,
 }
 
-/// The rows of the table of a component on the observability page: metric and type.
-fn metric_rows<'a>(page: &'a str, component: &str) -> BTreeMap<&'a str, &'a str> {
+/// The metrics that a file of a component registers.
+///
+/// A registration is a name followed by its help text, whichever function it is for: collectors have no `register`.
+fn registrations<'a>(component: &str, text: &'a str) -> Vec<Registration<'a>> {
+    if !text.contains("prometheus_client") {
+        return Vec::new();
+    }
+    let is_name = |text: &str| text.chars().all(|c| c.is_ascii_lowercase() || c == '_');
+    // A module of tests in a file of its own is declared above the code.
+    let code = text.split("#[cfg(test)]\nmod tests {").next().unwrap();
+    let given = code.split_once("with_prefix(\"");
+    let given = given.and_then(|(_, rest)| rest.split_once('"'));
+    let prefix = given.map_or(format!("vestibule_{component}"), |(prefix, _)| {
+        prefix.into()
+    });
+    let found = code.match_indices("\",").filter_map(|(end, _)| {
+        let (before, name) = code[..end].rsplit_once('"')?;
+        let help = code[end + 2..].trim_start().strip_prefix('"')?;
+        let is_text = help.starts_with(|c: char| c.is_ascii_uppercase() || c.is_ascii_digit());
+        (!name.is_empty() && is_name(name) && is_text).then(|| Registration {
+            code,
+            metric: format!("{prefix}_{name}"),
+            before,
+            help,
+        })
+    });
+    found.collect()
+}
+
+/// The metrics that a component registers, by prefix and name.
+fn registered(component: &str) -> BTreeSet<String> {
+    let texts = source_texts(component);
+    let all = texts.iter().flat_map(|text| registrations(component, text));
+    all.map(|registration| registration.metric).collect()
+}
+
+fn is_word(text: &str) -> bool {
+    !text.is_empty() && text.chars().all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+impl<'a> Registration<'a> {
+    /// The field or variable with the metric: `field: add(r, "name", "Help")`, or
+    /// `register("name", "Help", self.field.clone())`.
+    fn field(&self) -> Option<&'a str> {
+        if let Some(call) = self.before.trim_end().strip_suffix("r,") {
+            let call = call.trim_end().strip_suffix('(')?;
+            let (before, function) = call.rsplit_once(": ")?;
+            let field = before.rsplit(char::is_whitespace).next()?;
+            return (function.starts_with("add") && is_word(field)).then_some(field);
+        }
+        let mut quotes = self.help.match_indices('"');
+        let (end, _) = quotes.find(|(at, _)| !self.help[..*at].ends_with('\\'))?;
+        let rest = self.help[end + 1..].trim_start_matches([',', ' ', '\n']);
+        let rest = match rest.strip_prefix("Unit::") {
+            Some(unit) => unit.split_once(',')?.1.trim_start(),
+            None => rest,
+        };
+        let (value, _) = rest.split_once(".clone()")?;
+        let field = value.strip_prefix("self.").unwrap_or(value);
+        is_word(field).then_some(field)
+    }
+
+    /// The labels of the metric, from its type in the same file. `None` for collectors, which write their labels
+    /// themselves.
+    fn labels(&self) -> Option<BTreeSet<&'a str>> {
+        let field = self.field()?;
+        let mut types = self.code.lines().filter_map(|line| {
+            let line = line.trim_start().trim_start_matches("pub(super) ");
+            let line = line.trim_start_matches("pub ").trim_start_matches("let ");
+            let rest = line.strip_prefix(field)?;
+            rest.strip_prefix(": ").or_else(|| rest.strip_prefix(" = "))
+        });
+        types.find_map(|of| {
+            let family = of.strip_prefix("Family<");
+            let family = family.or_else(|| of.strip_prefix("Family::<"));
+            match family {
+                Some(family) => labels_of(self.code, family.split(',').next()?),
+                None => ["Counter", "Gauge", "Histogram"]
+                    .iter()
+                    .any(|plain| of.starts_with(plain))
+                    .then(BTreeSet::new),
+            }
+        })
+    }
+}
+
+/// The fields of a type of labels. They are the labels.
+fn labels_of<'a>(code: &'a str, name: &str) -> Option<BTreeSet<&'a str>> {
+    let (_, rest) = code.split_once(&format!("struct {name} {{"))?;
+    let body = rest.split("\n}").next()?;
+    let fields = body.lines().filter_map(|line| {
+        let (field, _) = line.split_once(": ")?;
+        let field = field.trim_start().trim_start_matches("pub(super) ");
+        let field = field.trim_start_matches("pub ").trim_start_matches("r#");
+        is_word(field).then_some(field)
+    });
+    Some(fields.collect())
+}
+
+/// The names that the series of a metric can have: `OpenMetrics` and units add endings to it.
+fn series(metric: &str) -> Vec<String> {
+    let units = ["", "_seconds", "_bytes"];
+    let names = units.map(|unit| ["", "_total", "_info"].map(|end| format!("{metric}{unit}{end}")));
+    names.into_iter().flatten().collect()
+}
+
+/// The rows of the table of a component on the observability page: for each metric its type and the cell with its labels.
+fn metric_rows<'a>(page: &'a str, component: &str) -> BTreeMap<&'a str, (&'a str, &'a str)> {
     let sections = page.split("\n## ");
     let mut own = sections.filter(|section| {
         let heading = section.lines().next().unwrap();
@@ -441,7 +584,8 @@ fn metric_rows<'a>(page: &'a str, component: &str) -> BTreeMap<&'a str, &'a str>
     let section = own.next().expect("a section of the component");
     let rows = section.lines().filter_map(|line| {
         let (name, rest) = line.strip_prefix("| `")?.split_once("` | ")?;
-        Some((name, rest.split_once(" |")?.0))
+        let mut cells = rest.split(" |");
+        Some((name, (cells.next()?, cells.next()?)))
     });
     rows.collect()
 }
@@ -498,19 +642,45 @@ fn registered_metrics_are_on_the_observability_page() {
             "only {} metrics of {component} are seen",
             registered.len()
         );
-        let endings = ["", "_seconds", "_bytes"];
-        let endings = endings.map(|unit| ["", "_total", "_info"].map(|end| format!("{unit}{end}")));
         for metric in registered {
-            let mut names = endings.iter().flatten().map(|end| format!("{metric}{end}"));
-            if !names.any(|name| rows.contains_key(&*name)) {
+            let names = series(&metric);
+            if !names.iter().any(|name| rows.contains_key(&**name)) {
                 wrong.push(format!("{metric} has no row in the table of {component}"));
             }
         }
         let untrue = rows
             .iter()
-            .filter(|(name, kind)| (**kind == "counter") != name.ends_with("_total"));
-        wrong.extend(untrue.map(|(name, kind)| format!("{name} is no {kind}")));
+            .filter(|(name, (kind, _))| (*kind == "counter") != name.ends_with("_total"));
+        wrong.extend(untrue.map(|(name, (kind, _))| format!("{name} is no {kind}")));
     }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}
+
+/// Metrics of collectors are left out.
+#[test]
+fn labels_on_the_observability_page_are_those_of_the_code() {
+    let page = read(&root().join("docs/observability.md"));
+    let (mut count, mut wrong) = (0, Vec::new());
+    for component in COMPONENTS {
+        let rows = metric_rows(&page, component);
+        let texts = source_texts(component);
+        for registration in texts.iter().flat_map(|text| registrations(component, text)) {
+            let names = series(&registration.metric);
+            let row = names.iter().find_map(|name| rows.get(&**name));
+            let (Some(labels), Some((_, cell))) = (registration.labels(), row) else {
+                continue;
+            };
+            count += 1;
+            let on_page: BTreeSet<&str> = cell.split('`').skip(1).step_by(2).collect();
+            if on_page != labels {
+                let metric = &registration.metric;
+                wrong.push(format!(
+                    "{metric} has {labels:?}, and its row says {on_page:?}"
+                ));
+            }
+        }
+    }
+    assert!(count > 90, "the labels of only {count} metrics are seen");
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 

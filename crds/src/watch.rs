@@ -336,7 +336,7 @@ impl KindWatch {
         match served(&self.client, self.kind).await {
             Ok(Some(served)) => self.begin(served),
             Ok(None) if self.is_doubtful() => {
-                debug!(kind = %self.kind, "not served any more; looking again");
+                debug!(kind = %self.kind, "a kind is not served any more; the API server is asked again");
                 self.interrupt();
             }
             Ok(None) => self.missing(),
@@ -356,7 +356,7 @@ impl KindWatch {
     fn begin(&mut self, served: Served) {
         let version = served.resource.api_version.clone();
         if self.served_as.as_ref() != Some(&version) {
-            info!(kind = %self.kind, api_version = %version, "watching");
+            info!(kind = %self.kind, api_version = %version, "watching a kind");
             // In another version, the same object may decode to something else.
             for known in self.known.values_mut() {
                 known.resource_version = "".into();
@@ -383,7 +383,7 @@ impl KindWatch {
 
     fn missing(&mut self) {
         if self.served_as.replace(String::new()).as_deref() != Some("") {
-            info!(kind = %self.kind, "not installed; it is looked for again from time to time");
+            info!(kind = %self.kind, "a kind is not installed; the API server is asked again from time to time");
         }
         self.recovered();
         self.listed = None;
@@ -523,7 +523,7 @@ impl KindWatch {
             watcher::Error::InitialListFailed(kube::Error::Api(status)) if status.code == 404 => {
                 // The kind was uninstalled, or is no longer served in this version.
                 self.phase = Phase::Unknown;
-                debug!(kind = %self.kind, %error, "looking which version is served");
+                debug!(kind = %self.kind, %error, "the list of a kind failed; the API server is asked which version it serves");
                 return self.interrupt();
             }
             watcher::Error::InitialListFailed(kube::Error::Api(status))
@@ -547,7 +547,7 @@ impl KindWatch {
             }
             watcher::Error::WatchError(status) if status.code == 410 => {
                 // This is part of normal operation: everything is listed again, at once.
-                debug!(kind = %self.kind, "the watch is too far behind; listing anew");
+                debug!(kind = %self.kind, "the watch of a kind is too far behind; its objects are listed again");
                 self.interrupt();
                 self.waits = false;
                 return;
@@ -567,9 +567,9 @@ impl KindWatch {
     fn note(&mut self, error: &(impl fmt::Display + ?Sized)) {
         let text = crate::text::one_line(&error.to_string());
         if self.trouble.as_ref() == Some(&text) {
-            debug!(kind = %self.kind, error = %text, "cannot watch; trying again");
+            debug!(kind = %self.kind, error = %text, "cannot watch a kind; trying again");
         } else {
-            warn!(kind = %self.kind, error = %text, "cannot watch; trying again");
+            warn!(kind = %self.kind, error = %text, "cannot watch a kind; trying again");
             self.trouble = Some(text);
         }
     }
@@ -590,7 +590,7 @@ impl KindWatch {
 
     fn recovered(&mut self) {
         if self.trouble.take().is_some() {
-            info!(kind = %self.kind, "watching again");
+            info!(kind = %self.kind, "watching a kind again");
         }
         self.resume();
     }

@@ -439,6 +439,8 @@ impl Merge {
     /// hostname.
     #[must_use]
     pub fn conflict(&self, listener: &ListenerKey) -> Option<Conflict> {
+        // The name comes first: a listener that may not have its hostname makes no claim, so it has no conflict on the
+        // port.
         let with_holder = self.refused_name(listener);
         if let Some(conflict) = with_holder.and_then(NameDecision::conflict) {
             return Some(conflict);
@@ -490,6 +492,7 @@ impl Merge {
             .map(|gateway| gateway_claims(gateway))
             .unwrap_or_default();
         self.settle_claims(&ParentKey::Gateway(name.clone()), claims, affected);
+        // The sets come last, because what they may have depends on the names and ports of the Gateway itself.
         let sets = self.sets_by_gateway.get(name).cloned();
         self.settle_sets(sets.unwrap_or_default(), affected);
     }
@@ -528,6 +531,7 @@ impl Merge {
                 .listeners
                 .extend(self.grant_checks.judge(name, set));
         }
+        // Ports are counted after the verdicts above, because a listener without a grant or over a limit uses no port.
         sets.extend(self.count_ports_of(&sets, affected));
         for name in sets {
             self.settle_names_of(&name, affected);
@@ -552,6 +556,8 @@ impl Merge {
                 self.retract(&old, &listener, affected);
             }
             let port = self.ports.get(&key);
+            // An equal claim is not put again. Otherwise each edit of a set would concern everybody on all of its
+            // ports.
             if port.and_then(|port| port.claim(&listener)) != Some(&claim) {
                 self.change_port(&key, affected, |port| port.insert(claim));
                 affected.claims.insert(ClaimKey::port(&key));

@@ -208,6 +208,8 @@ impl HostnameGrants {
             .into_iter()
             .filter_map(|name| in_namespace.grants.get(name).map(Arc::as_ref))
             .filter(|grant| {
+                // A grant that is being deleted gives nothing any more. It still guards the Gateway until it is gone,
+                // so the Gateway does not open before.
                 !grant.meta.deleting
                     && grant.is_for(&gateway.name)
                     && grant.selects(namespace, labels)

@@ -1,4 +1,4 @@
-//! Arguments of `vestibule-operator`, and the settings they come to.
+//! Parses the arguments of `vestibule-operator` into its settings.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{BuildHasher, Hasher, RandomState};

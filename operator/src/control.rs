@@ -60,12 +60,12 @@ pub struct ControlLoop<C> {
     pub translator: Translator,
     /// The record of who holds which name.
     pub claims: C,
-    /// Which certificates are asked for, and how far they are.
+    /// The certificates that are requested, and the progress of each.
     pub certificates: CertificateRegistry,
     pending: Vec<Change>,
-    /// Of the listeners that others came to overlap with, each step looks at so many.
+    /// Largest number of listeners with new overlaps that a step looks at.
     overlaps: usize,
-    /// The next step looks at so many, and is made even if nothing else is pending.
+    /// Number of them that only the next step looks at. That step is made even if nothing else is pending.
     asked: usize,
 }
 
@@ -88,13 +88,13 @@ impl<C: ClaimRecord> ControlLoop<C> {
         self.pending.extend(changes);
     }
 
-    /// From now on no step looks at listeners that others came to overlap with, unless
+    /// From now on no step looks at listeners with new overlaps, unless
     /// [`Self::look_at_overlaps`] asks for it. Without this, each step looks at all of them.
     pub fn leave_overlaps(&mut self) {
         self.overlaps = 0;
     }
 
-    /// Has the next step look at so many of the listeners that others came to overlap with
+    /// Has the next step look at so many of the listeners with new overlaps
     /// ([`Translator::apply_within`]).
     pub fn look_at_overlaps(&mut self, count: usize) {
         self.asked = count;

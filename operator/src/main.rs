@@ -72,7 +72,7 @@ fn main() -> ExitCode {
     let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => {
-            error!(%error, "cannot start");
+            error!(%error, "the operator cannot start");
             return ExitCode::FAILURE;
         }
     };
@@ -123,7 +123,7 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
         admin,
         router(health.clone(), Arc::clone(&registry)),
     ));
-    info!(admin = %arguments.admin, stream = %arguments.stream, release = %arguments.release, "started");
+    info!(admin = %arguments.admin, stream = %arguments.stream, release = %arguments.release, "the operator started");
 
     let owner = match arguments.owner_cluster_role.as_str() {
         "" => None,
@@ -176,11 +176,11 @@ async fn serve(arguments: Arguments) -> anyhow::Result<()> {
         _ = &mut reconciler => bail!("the task for certificates ended"),
         _ = &mut admin => bail!("the endpoint for probes ended"),
         () = replaced => {
-            warn!("the owner of what is made is another object now; starting anew with that one");
+            warn!("the ClusterRole that owns the operator's objects was replaced; the operator starts again with the new one");
             end.cancel();
         }
         restored = restored(&client) => {
-            warn!("{restored}; starting anew, so that nothing later than that counts");
+            warn!("{restored}; the operator starts again, so that nothing later than that counts");
             end.cancel();
         }
         () = end.cancelled() => {}
@@ -201,9 +201,9 @@ async fn within_grace(rest: impl Future<Output = anyhow::Result<()>>) -> anyhow:
     if let Ok(outcome) = tokio::time::timeout(GRACE, rest).await {
         outcome?;
     } else {
-        warn!("not everything has come to its end");
+        warn!("some tasks of the operator did not end in time");
     }
-    info!("ended");
+    info!("the operator ended");
     Ok(())
 }
 
@@ -231,7 +231,7 @@ fn end_on_signal(end: CancellationToken) -> anyhow::Result<impl Future<Output = 
             _ = terminate.recv() => {}
             _ = interrupt.recv() => {}
         }
-        info!("ending");
+        info!("the operator is about to end");
         end.cancel();
     })
 }

@@ -1,5 +1,5 @@
-//! Keys of sessions: which of them there are, which one seals tokens, and when the next one is made. Pure, but for
-//! making one; time is an input.
+//! Keys of sessions: which keys exist, which one seals tokens, and when the next one is made. Everything except making a
+//! key is pure. Time is an input.
 //!
 //! A key is made every [`ROTATION`]. It does not seal before it is [`DELAY`] old, so that by then every proxy can open
 //! what another one sealed. The ones before it are kept for [`KEPT`] rotations, so a client that comes at least that

@@ -1,5 +1,5 @@
-//! Statuses made complete: the `ProgrammedBasis` condition, from what translation says it rests on and what
-//! the proxies acknowledged. Pure; rendering is `crds`' part, and writing is the caller's.
+//! Completes statuses with the condition `Programmed`. Translation says on what it depends (`ProgrammedBasis`), and the
+//! acknowledgements of the proxies decide it. The module is pure: `crds` renders statuses, and the caller writes them.
 
 use serde_json::Value;
 use vestibule_crds::status::{self as wire, Observed};

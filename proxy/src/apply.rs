@@ -787,7 +787,7 @@ struct Rejects(Vec<Reject>);
 
 impl Rejects {
     fn add(&mut self, key: ResourceKey, reason: &RejectReason) {
-        tracing::debug!(resource = %key, reason = reason.reason(), "rejected: {reason}");
+        tracing::debug!(resource = %key, reason = reason.reason(), "a resource is rejected: {reason}");
         self.0
             .push(Reject::new(key, reason.reason(), reason.to_string()));
     }

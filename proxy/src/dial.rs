@@ -104,11 +104,11 @@ pub(crate) async fn attempt(
             Err(CloseReason::OutOfSockets)
         }
         Ok(Err(error)) => {
-            tracing::debug!(%endpoint, %error, "backend connection failed");
+            tracing::debug!(%endpoint, %error, "a connection to a backend failed");
             Err(CloseReason::BackendConnectFailed)
         }
         Err(_) => {
-            tracing::debug!(%endpoint, ?allowed, "backend connection timed out");
+            tracing::debug!(%endpoint, ?allowed, "a connection to a backend timed out");
             Err(CloseReason::BackendConnectTimeout)
         }
     }
@@ -179,11 +179,11 @@ pub(crate) async fn open(
             Ok(Stream::tls(stream))
         }
         Ok(Err(error)) => {
-            tracing::debug!(%endpoint, %error, "TLS to the backend failed");
+            tracing::debug!(%endpoint, %error, "the TLS handshake with a backend failed");
             Err(CloseReason::BackendTlsFailed)
         }
         Err(_) => {
-            tracing::debug!(%endpoint, ?allowed, "TLS to the backend timed out");
+            tracing::debug!(%endpoint, ?allowed, "the TLS handshake with a backend timed out");
             Err(CloseReason::BackendConnectTimeout)
         }
     }

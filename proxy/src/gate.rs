@@ -17,8 +17,8 @@
 //! delayed. While no task waits, passing a gate costs a comparison and an addition.
 //!
 //! Every step of a handshake passes the gate, and not only the first one, because a client can put off the work with
-//! the key to a later step (TLS 1.3 by `HelloRetryRequest`, TLS 1.2 by its key exchange). A connection passes
-//! the gate the second time that it is polled, and each time after that, and pays then for what it moved before.
+//! the key to a later step (TLS 1.3 by `HelloRetryRequest`, TLS 1.2 by its key exchange). From its
+//! second poll on, a connection passes the gate at each poll. It pays there for the bytes that it moved since the previous poll.
 
 mod transfer;
 

@@ -8,9 +8,9 @@
 //!
 //! When a change of the configuration concerns a tenant, the alarms of its tunnels ring before their time. A tunnel
 //! whose alarm rang asks the configuration in force whether it is still served. If not, it asks once more a little later,
-//! because an edit of several objects may arrive in pieces. Only then it ends. What is taken away, given back and taken
-//! away again is two losses, and nothing rings when it is given back. So each change that rings meanwhile begins the grace
-//! anew, up to a bound.
+//! because an edit of several objects may arrive in pieces. Only then it ends. If a tunnel loses its route, gets it back and
+//! loses it again, these are two losses. No alarm rings when the route comes back. So each change that rings meanwhile begins
+//! the grace again, up to a bound.
 
 use std::cell::{Cell, RefCell};
 use std::future::Future;

@@ -413,7 +413,10 @@ fn allow_open_files() {
             tracing::warn!(%error, "cannot raise the limit of open files");
         }
     }
-    tracing::info!(limit = getrlimit(Resource::Nofile).current, "open files");
+    tracing::info!(
+        limit = getrlimit(Resource::Nofile).current,
+        "the proxy has a limit of open files"
+    );
 }
 
 /// Logs to standard output; `RUST_LOG` filters.
@@ -474,13 +477,13 @@ async fn main() -> ExitCode {
         accepting_seconds = delay.as_secs(),
         drain_seconds = deadline.as_secs(),
         connections = proxy.connections(),
-        "ending: unready from now on"
+        "the proxy is about to end, and is unready from now on"
     );
     // A second signal ends the process at once.
     tokio::select! {
-        cut = proxy.shut_down(delay, deadline) => tracing::info!(cut, "drained"),
-        _ = terminate.recv() => tracing::info!("ended without draining"),
-        _ = interrupt.recv() => tracing::info!("ended without draining"),
+        cut = proxy.shut_down(delay, deadline) => tracing::info!(cut, "the proxy has drained its connections and ends"),
+        _ = terminate.recv() => tracing::info!("the proxy ends without draining"),
+        _ = interrupt.recv() => tracing::info!("the proxy ends without draining"),
     }
     ExitCode::SUCCESS
 }

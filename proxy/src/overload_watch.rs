@@ -35,7 +35,7 @@ impl DataPlane {
                 memory,
                 files,
                 connections,
-                "overload: less is offered"
+                "overload: the proxy offers less"
             );
         } else {
             tracing::info!(
@@ -44,7 +44,7 @@ impl DataPlane {
                 memory,
                 files,
                 connections,
-                "overload: more is offered again"
+                "overload: the proxy offers more again"
             );
         }
     }

@@ -1,4 +1,4 @@
-//! Owns how a tree that has grown is made anew.
+//! Rebuilds trees that have grown, so that their nodes are full.
 
 /// Makes a map or a set anew. A tree that is made all at once has full nodes. In one that grows by entries in their order,
 /// as it does from a full batch, nearly half of the room stays empty.

@@ -228,7 +228,7 @@ impl Proxy {
         if let Some(refusal) = &ack.refusal {
             tracing::warn!(
                 reason = refusal.reason,
-                "batch refused: {}",
+                "the proxy refuses a batch: {}",
                 refusal.message
             );
             self.control
@@ -347,7 +347,7 @@ fn replay(path: &Path, control: &mut Control) -> Result<Held, String> {
 fn log_rejects(rejects: &[Reject]) {
     for reject in rejects.iter().take(10) {
         let key = reject.key.clone().unwrap_or_default();
-        tracing::warn!(resource = %key, reason = reject.reason, "rejected: {}", reject.message);
+        tracing::warn!(resource = %key, reason = reject.reason, "a resource is rejected: {}", reject.message);
     }
 }
 

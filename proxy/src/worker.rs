@@ -255,7 +255,7 @@ impl Worker {
                     drop(running);
                 });
             }
-            Err(error) => tracing::error!(%bind, %error, "cannot listen"),
+            Err(error) => tracing::error!(%bind, %error, "the proxy cannot listen for connections"),
         }
     }
 }
@@ -311,7 +311,7 @@ async fn accept(
             Ok((None, _)) => {}
             Err(error) => {
                 if plane.may_warn(Instant::now()) {
-                    tracing::warn!(%bind, %error, "cannot accept");
+                    tracing::warn!(%bind, %error, "the proxy cannot accept connections");
                 }
                 // There are no more file descriptors or memory. This ends when connections end, so the pause only
                 // keeps the loop from spinning.

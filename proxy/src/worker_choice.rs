@@ -1,7 +1,7 @@
 //! Owns the choice of the worker that serves a new connection.
 //!
 //! The kernel spreads connections over the sockets of a bind by a hash of the addresses. It does not know which
-//! connections end early and which stay, so one worker can come to have many more than another. A worker that has far
+//! connections end early and which stay, so one worker can end up with many more than another. A worker that has far
 //! more than its share gives new connections to the one that has the least. A connection that a worker has begun to
 //! serve stays there to its end.
 

@@ -102,7 +102,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
         mode = %policy.mode,
         exempt = ?policy.exempt,
         version = env!("CARGO_PKG_VERSION"),
-        "admission"
+        "admission judges with these settings"
     );
     let config = kube::Config::infer()
         .await
@@ -119,10 +119,13 @@ async fn run(args: Args) -> anyhow::Result<()> {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = interrupt.recv() => {}
-        restored = restored => anyhow::bail!("{restored}; starting anew, to judge by what is there"),
+        restored = restored => anyhow::bail!("{restored}; the webhook starts again, to judge by what is there"),
         () = webhook.ended() => anyhow::bail!("a part of the webhook ended early"),
     }
-    tracing::info!(seconds = args.shutdown_delay_seconds, "shutting down");
+    tracing::info!(
+        seconds = args.shutdown_delay_seconds,
+        "the webhook is about to end"
+    );
     let known = async {
         // A second signal ends the delay, because it says that everybody knows already.
         tokio::select! {
@@ -133,7 +136,7 @@ async fn run(args: Args) -> anyhow::Result<()> {
     };
     let drain = Duration::from_secs(args.drain_seconds);
     let ended = webhook.stop(known, drain).await;
-    tracing::info!(cut = !ended, "shut down");
+    tracing::info!(cut = !ended, "the webhook ended");
     Ok(())
 }
 

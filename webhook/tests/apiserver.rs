@@ -223,7 +223,7 @@ impl Process {
         (&mut self.reader).await.expect("its log is read");
         let log = self.log.lock();
         let last = log.last().expect("a line");
-        assert_eq!(last["message"], "shut down", "{last}");
+        assert_eq!(last["message"], "the webhook ended", "{last}");
         assert_eq!(last["cut"], false, "{last}");
     }
 }
@@ -725,7 +725,7 @@ async fn beside_a_real_api_server() {
     let refusals: Vec<Value> = processes
         .iter()
         .flat_map(|p| p.log.lock().clone())
-        .filter(|line| line["message"] == "refused")
+        .filter(|line| line["message"] == "a review was refused")
         .collect();
     let refusal = refusals
         .iter()

@@ -168,7 +168,7 @@ impl Follower {
             Ok(watcher) => self.watcher = Some((watcher, identity)),
             Err(error) => {
                 self.watch_failed = true;
-                tracing::warn!(%error, "no notification of changes, looking every second instead");
+                tracing::warn!(%error, "the kernel does not notify of changes in the directory; it is read every second instead");
             }
         }
     }

@@ -393,6 +393,8 @@ impl Merge {
         affected: &mut Affected,
         change: impl FnOnce(&mut GatewayNames, &dyn Permissions) -> names::AffectedNames,
     ) {
+        // The names are taken out of the merge while they change, because the permissions are read from the merge
+        // meanwhile.
         let of = self.names.remove(gateway);
         let mut of = of.unwrap_or_else(|| GatewayNames::new(gateway.clone()));
         let rights = Rights {
@@ -484,6 +486,7 @@ impl Merge {
                 let one = BTreeSet::from([names]);
                 changed.extend(of.put(rights, &source, &rank, &one));
             }
+            // What the Gateway reserves, and whom its listeners admit, concerns the requests of every namespace.
             changed.extend(of.recheck_all(rights));
             changed
         });
@@ -494,6 +497,7 @@ impl Merge {
     pub(super) fn settle_names_of(&mut self, name: &ObjectName, affected: &mut Affected) {
         let set = self.sets.get(name).cloned();
         let asking = self.claims_of(name);
+        // A listener that can take no routes serves nobody, so it must not keep others from its name.
         let asking = asking.filter(|(_, claim)| has_names(claim) && claim.takes_routes);
         let asking =
             asking.map(|(_, claim)| (NameSource::Listener(claim.listener), claim.hostname));
@@ -586,6 +590,8 @@ impl Merge {
                 if decision.is_some_and(NameDecision::is_refusal) {
                     return None;
                 }
+                // A name that is only `Free` may go to somebody else yet. So nobody should hold the port because of
+                // this listener until its name is recorded.
                 claim.has_name = decision == Some(NameDecision::Has);
             }
             Some((key, claim))

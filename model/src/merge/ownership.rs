@@ -276,6 +276,7 @@ impl Merge {
         }
         if let Some(limit) = limits.certificates {
             let limit_of_names = usize::try_from(limit).unwrap_or(usize::MAX);
+            // Names that the set has already are not new, so that a set beyond a lower limit can still be edited.
             names.extend(former.asking.iter().map(|(_, name)| name));
             for (index, name) in &check.asking {
                 let is_new = !names.contains(name);
@@ -301,6 +302,7 @@ impl Merge {
         };
         let added = &set.certificates.options.alternative_names;
         let limited = self.is_guarded(&gateway.name);
+        // The owner of the Gateway writes the grants, so its own sets need none and are not counted.
         if gateway.name.namespace == *namespace {
             return Some((at, GrantCheck::default()));
         }

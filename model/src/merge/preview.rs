@@ -47,6 +47,7 @@ impl Merge {
                     return kept.is_none().then_some(finding);
                 }
                 let conflict = match kept {
+                    // The claim is the old one, so only listeners of the same set can be a new reason for a conflict.
                     Some(old) => new.inside.filter(|_| old.conflict().is_none()),
                     None => new.conflict(),
                 }?;
@@ -100,6 +101,7 @@ impl Merge {
                 let elsewhere = self
                     .ports
                     .get(&key)
+                    // A listener that may not have its name makes no claim, so it has no conflict on the port either.
                     .filter(|_| allowed && !name.is_refusal())
                     .and_then(|port| port.conflict_as_newcomer(&claim, loser));
                 if elsewhere.is_none() && !name.is_refusal() {

@@ -42,6 +42,8 @@ impl GatewayNames {
         by: AskedBy,
         around: Option<Owned<'_>>,
     ) -> NameDecision {
+        // A listener or route with a mistake asks for nothing new, and its namespace keeps what it holds. Otherwise a
+        // neighbour could wait for a mistake in an edit, and have the name a minute later.
         if by == AskedBy::Refused {
             let holds = self
                 .holder(names)
@@ -53,9 +55,13 @@ impl GatewayNames {
             };
         }
         if *namespace != *self.gateway.namespace {
+            // Sharing comes before permission and claims. Nobody holds a name by it, so it does not matter who does, or
+            // whether anybody does.
             if by == AskedBy::HttpRoute && is_shared(permissions, namespace, names) {
                 return NameDecision::Has;
             }
+            // The route of a recorded holder asks as the holder. So a mistake in the Gateway's listener that admitted
+            // the namespace does not pass the name to somebody else.
             let is_recorded = || self.recorded(names).is_some_and(|of| **of == *namespace);
             let asks_as = if !by.is_route() {
                 AsksAs::Listener
@@ -74,8 +80,11 @@ impl GatewayNames {
         }
         match self.holder(names) {
             Some(holder) if **holder == *namespace => NameDecision::Has,
+            // While an admin takes the name away, others may ask for it. Otherwise nobody could become the next holder.
             Some(_) if !self.is_taken(names) => NameDecision::Taken,
             _ if self.is_inside(permissions, namespace, names, by, around) => NameDecision::Inside,
+            // The limits are the last question. A namespace that has reached one does not get the name, and does not
+            // keep others from it either, because only `Free` requests wait for it.
             _ if self.is_full(permissions, namespace) => NameDecision::TooMany,
             _ if by == AskedBy::Guest && self.is_full_for_guests(permissions, namespace) => {
                 NameDecision::TooManyOfGuests
@@ -147,6 +156,7 @@ impl GatewayNames {
         let first = free
             .iter()
             .find(|request| Some(request.source.namespace()) != last);
+        // The loser is not left out. If nobody else asks, the name goes back to it instead of to nobody.
         first.or_else(|| free.first())
     }
 
@@ -263,6 +273,7 @@ impl GatewayNames {
     pub fn claim_state(&self, names: &HostPattern) -> Option<NameClaimState> {
         let held = self.claims.get(names)?;
         let asks = self.asks.get(names);
+        // The loser keeps the name until somebody can follow, so that taking a name away does not leave it unserved.
         let is_passed = || self.is_taken(names) && self.next(names).is_some();
         Some(if !held.counts || is_passed() {
             NameClaimState::Revoked
@@ -306,6 +317,8 @@ impl GatewayNames {
         if !permissions.lets_in(namespace) {
             return Some(NameDecision::NotGranted);
         }
+        // With grants, the admin says how wide a pattern may be. Without them, one namespace could take all names below
+        // a public suffix.
         if permissions.is_guarded() {
             if permissions.granted(namespace, names).is_none() {
                 return Some(NameDecision::NotGranted);
@@ -315,6 +328,8 @@ impl GatewayNames {
         }
         let own = self.own.get(names)?;
         let open = asks_as != AsksAs::Listener && is_open(permissions, namespace, own, asks_as);
+        // Only exact names are reserved. A wildcard of the Gateway's own is a listener for tenants, who are meant to
+        // ask for the names inside it.
         (matches!(names, HostPattern::Exact(_)) && !open).then_some(NameDecision::Reserved)
     }
 
@@ -350,6 +365,8 @@ impl GatewayNames {
         if *namespace == *own {
             return closes && by == AskedBy::Guest;
         }
+        // A wider grant does not count. Otherwise everybody with a grant for a whole domain could take names out of a
+        // wildcard that another tenant holds there.
         closes
             && !(permissions.is_guarded()
                 && permissions
@@ -453,6 +470,7 @@ fn is_open(
                     admitted |=
                         asks_as == AsksAs::Holder && permissions.admits(listener, namespace);
                 }
+                // A route of the Gateway's namespace reserves its name without an exception, also while it is refused.
                 _ => return false,
             },
             NameSource::Route(_) | NameSource::Guest(_) => return false,

@@ -134,6 +134,8 @@ impl GrantChecks {
             touched.insert(tenant);
         }
         if let Some((set, tenant, check)) = now {
+            // The rank does not depend on the order of events. So all replicas and the webhook refuse the same
+            // listeners.
             let rank: MergeRank = (set.meta.created, name.to_string().into());
             let entry = Entry {
                 set: name.clone(),
@@ -185,6 +187,7 @@ impl GrantChecks {
             if let Some(limit) = certificates {
                 let limit = usize::try_from(limit).unwrap_or(usize::MAX);
                 for (index, name) in &check.asking {
+                    // A listener over the limit is not served, so it must not use up the certificate of another one.
                     if over.contains(index) || names.contains(name) {
                         continue;
                     }
@@ -220,6 +223,7 @@ impl GrantChecks {
         let mut changed = BTreeSet::new();
         let old = self.verdicts.remove(name).unwrap_or_default();
         old.differ(&verdicts, &mut changed);
+        // This finding is about the annotations of the set, so it concerns all listeners.
         if let Some(set) = set.filter(|_| old.withheld != verdicts.withheld) {
             let parent = set.parent_key();
             changed.extend(set.listeners.iter().map(|listener| listener.key(&parent)));

@@ -76,12 +76,15 @@ impl TenantPorts {
             return None;
         }
         let is_held = |at: &&&PortKey| self.held.contains(**at);
+        // A held port is never beyond the limit, even if more are held than it allows: a lower limit takes nothing that
+        // is in service.
         let room = limit.saturating_sub(used.iter().filter(is_held).count());
         let others = used.iter().filter(|at| !self.held.contains(**at));
         let mut ranked: Vec<(bool, &Arc<PortAsk>)> = others
             .filter_map(|at| {
                 let asks = self.asks.get(*at)?;
                 let joined = asks.iter().find(|ask| facts.is_joined(ask));
+                // `false` comes first: the ports where the namespace is in service come before new ones.
                 Some((joined.is_none(), joined.or(asks.first())?))
             })
             .collect();
@@ -234,6 +237,8 @@ impl PortLimits {
         used.extend(&ports.held);
         used.extend(asks.iter().filter(is_kept).map(|ask| &ask.at));
         used.retain(|at| !facts.is_own(at));
+        // A listener on a port beyond the limit is refused as well. Admission must say so now, and not leave it to the
+        // status.
         let is_beyond = |at: &PortKey| {
             let mut asks = ports.asks.get(at).into_iter().flatten();
             asks.any(|ask| ports.refused.contains_key(&ask.listener))

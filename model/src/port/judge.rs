@@ -59,6 +59,7 @@ impl PortClaims {
             let same = self
                 .claim(rival)
                 .is_some_and(|c| c.protocol == claim.protocol);
+            // TCP and UDP carry no hostnames, so their listeners conflict over the port itself.
             if same && group != Group::Raw {
                 Conflict::Hostname
             } else {
@@ -74,6 +75,8 @@ impl PortClaims {
         let is_closed = if of_gateway.is_empty() {
             self.is_closed_by_holder(claim)
         } else {
+            // Only one listener can get the bytes of a TCP or UDP port. If the Gateway has one, no set can have
+            // another.
             !of_gateway.contains(group) || group == Group::Raw
         };
         if is_closed {
@@ -211,6 +214,8 @@ impl PortClaims {
             PortClaimState::Used
         } else {
             let other = self.tenants.keys().find(|tenant| speaks(tenant).is_some());
+            // A namespace in service comes before a mistake of the holder. A TCP or UDP port belongs to its holder
+            // alone, so nobody else can be in service there.
             match other.filter(|_| *group != Group::Raw) {
                 Some(other) => PortClaimState::Passed(other.clone()),
                 None if is_kept => PortClaimState::Used,

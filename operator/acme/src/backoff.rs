@@ -1,4 +1,4 @@
-//! Owns how long to wait after a failure.
+//! Decides how long the engine waits after a failure.
 //!
 //! A server that cannot be reached is tried again with the usual doubling backoff ([`vestibule_backoff`]). A failed
 //! order has steps of its own. The number of its failures is stored in its Secret and outlives the leader, and the

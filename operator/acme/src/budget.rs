@@ -1,5 +1,5 @@
-//! Owns how many orders may be made and how many accounts registered. Orders have token buckets for everybody together,
-//! for each issuer and for each namespace. Registrations have buckets for each host of a CA.
+//! Budgets: limits how many orders are made and how many accounts are registered. Orders have token buckets for everybody
+//! together, for each issuer and for each namespace. Registrations have buckets for each host of a CA.
 //!
 //! New certificates and renewals have separate buckets, so that a tenant with many new hostnames does not delay
 //! renewals. A bucket holds an hour's worth and refills evenly, on a clock that does not jump. After a restart the

@@ -193,7 +193,7 @@ impl<E: Effects> Engine<E> {
                     } = &observation
                     {
                         let outcome = outcome.as_str();
-                        info!(%secret, %issuer, outcome, "order ended: {message}");
+                        info!(%secret, %issuer, outcome, "an order ended: {message}");
                     }
                     self.effects.observe(observation);
                 }
@@ -283,7 +283,7 @@ async fn close(accounts: &OpenAccounts<Ca>, issuer: &ObjectKey, given_up: &Given
         Ok(Err(failure)) => failure.message,
         Err(_) => "the CA does not answer in time".to_owned(),
     };
-    debug!(%issuer, outcome, "an order that is given up");
+    debug!(%issuer, outcome, "an order that nobody needs any more was closed at the CA, if the CA allowed it");
 }
 
 /// Runs a task. In every case it returns a result of the kind that planning waits for.
@@ -293,7 +293,7 @@ async fn run<E: Effects>(
     secret: &ObjectName,
     task: Task,
 ) -> Done {
-    debug!(%secret, task = name(&task), "task");
+    debug!(%secret, task = name(&task), "a task of the ACME engine begins");
     match task {
         Task::Read => Done::Read(bounded(read(effects, secret)).await),
         Task::Write(write) => Done::Wrote(

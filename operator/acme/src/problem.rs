@@ -1,4 +1,4 @@
-//! Owns what goes wrong with a CA, in words that a person can act on.
+//! Problems with a CA, in words that a person can act on.
 //!
 //! Texts of a CA are shown to tenants and go into objects, so they are cut and freed of control characters. Nothing of
 //! an answer that is not a problem document is shown, because a tenant chooses the URL that is asked.

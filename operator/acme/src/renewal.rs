@@ -1,5 +1,5 @@
-//! Owns when a certificate is renewed. That is within the window that the CA suggests (RFC 9773), and otherwise after
-//! two thirds of its lifetime.
+//! Decides when a certificate is renewed: within the window that the CA suggests (RFC 9773), and otherwise after two
+//! thirds of its lifetime.
 //!
 //! Nothing of this is stored. The instant within a window is drawn from a digest of the certificate and the window, so
 //! that the next leader draws the same.

@@ -1,5 +1,5 @@
-//! The certificate that this replica serves with: what is in the operator's Secret, as soon as it is
-//! there; the last good one while it holds nothing of use.
+//! The certificate that this replica serves with. It comes from the operator's Secret. While that Secret has no usable
+//! certificate, the replica keeps the last good one.
 
 use std::fmt;
 use std::sync::Arc;
@@ -77,8 +77,8 @@ impl CertificateSource {
             }
             Err(why) => warn!(
                 %why,
-                "the Secret of the configuration stream's certificate is of no use; the last good \
-                 one goes on, if there was one"
+                "the Secret with the configuration stream's certificate cannot be used; the last \
+                 good certificate stays in use, if there was one"
             ),
         }
     }

@@ -1,8 +1,8 @@
 //! Certificates of Vestibule's own servers: an internal authority, the certificates that it signs for
 //! the configuration stream and the webhook, and the bundle that their clients trust.
 //!
-//! Everything lives in objects of the cluster. The leader keeps it ([`rotation`] decides what is to be
-//! done); every replica serves with what is in the operator's Secret.
+//! All of it is stored in objects of the cluster. The leader writes them ([`rotation`] decides when), and every replica
+//! serves with the certificate in the operator's Secret.
 
 mod certificates;
 mod clock;

@@ -1,5 +1,5 @@
-//! Keeps the objects: reads them, asks the rotation what is to be done, does it, and waits until one
-//! of them changes or something is due.
+//! Keeps the objects up to date: reads them, asks the rotation for the next steps, takes these, and waits until one of the
+//! objects changes or a step is due.
 
 use std::future::ready;
 use std::pin::pin;
@@ -131,7 +131,7 @@ impl Reconciler {
         select_all(all).boxed()
     }
 
-    /// Does what is to be done; returns when to look again.
+    /// Takes the steps that are due, and returns the time until the next look.
     async fn settle(&self) -> Result<Duration, InternalCaError> {
         let mut last = None;
         for _ in 0..MAX_ROUNDS {
@@ -149,7 +149,7 @@ impl Reconciler {
                 match self.take(&read, &step, now).await {
                     Ok(()) => done = true,
                     Err(conflict @ InternalCaError::Conflict(_)) => {
-                        debug!(%conflict, "reading again");
+                        debug!(%conflict, "an object of the internal CA changed before it was written; all of them are read again");
                         last = Some(conflict);
                         done = true;
                     }
@@ -205,7 +205,7 @@ impl Reconciler {
                 (label(*leaf), why.reason())
             }
         };
-        info!(object, reason, "written");
+        info!(object, reason, "an object of the internal CA is written");
         let write = Write { object, reason };
         self.metrics.writes.get_or_create(&write).inc();
         Ok(())
@@ -256,9 +256,16 @@ fn label(leaf: Leaf) -> &'static str {
 
 fn announce(what: &str, why: &RenewalReason) {
     match why {
-        RenewalReason::Unusable(problem) => warn!(what, problem, "is of no use and is made anew"),
-        why if why.is_planned() => info!(what, reason = why.reason(), "is made"),
-        why => warn!(what, reason = why.reason(), "is made anew"),
+        RenewalReason::Unusable(problem) => warn!(
+            what,
+            problem, "{what} cannot be used; the operator makes a new one"
+        ),
+        why if why.is_planned() => info!(what, reason = why.reason(), "the operator makes {what}"),
+        why => warn!(
+            what,
+            reason = why.reason(),
+            "the operator makes {what} again"
+        ),
     }
 }
 

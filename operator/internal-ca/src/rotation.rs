@@ -1,14 +1,13 @@
-//! What is to be done about the internal authority and the certificates it signs. Pure: the state
-//! and the time go in, steps come out.
+//! Decides when the internal authority and the certificates that it signs are replaced. It is pure: the state and the time
+//! are inputs, and steps are the output.
 //!
-//! An authority is made anew long before it ends, and at once takes the place of the old one as
-//! signer. Its certificate joins the bundle that clients trust; certificates that the old one signed
-//! stay in force until the bundle has been published for the overlap, and only then are issued anew.
-//! The old one leaves the bundle when the new certificates have been in force for the overlap. So a
+//! A new authority is made long before the old one expires, and signs from then on. Its certificate joins the bundle that
+//! clients trust. Certificates that the old one signed stay in force until the bundle has been published for the overlap.
+//! Only then they are issued again. The old one leaves the bundle when the new certificates have been in force for the overlap. So a
 //! client that is behind by less than the overlap, in the bundle or in the certificate it meets, never
 //! fails.
 //!
-//! Anything that is missing, broken or not valid now cannot wait: it is made anew at once.
+//! Anything that is missing, broken or not valid now cannot wait: it is replaced at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -46,7 +45,7 @@ impl Default for RotationPolicy {
 }
 
 impl RotationPolicy {
-    /// When something that is valid for `life` is made anew: at two thirds of it.
+    /// When something that is valid for `life` is replaced: at two thirds of it.
     fn renewal(&self, validity: Validity, life: Seconds) -> Seconds {
         self.issued(validity).saturating_add(life / 3 * 2)
     }
@@ -243,7 +242,7 @@ pub fn decide(state: &CaState, now: Seconds, policy: &RotationPolicy) -> Rotatio
     RotationDecision { steps, due }
 }
 
-/// Why something has to be made anew at `now`, if it has to.
+/// Why something has to be replaced at `now`, if it has to.
 fn end(validity: Validity, renewal: Seconds, now: Seconds) -> Option<RenewalReason> {
     if now >= validity.until {
         Some(RenewalReason::Expired)

@@ -1,7 +1,7 @@
 //! The objects that hold authority, certificates and bundle: reading them all, writing one.
 //!
-//! Every write is of an object as it was read: created if it was not there, else replaced with its
-//! resource version as the condition. Whoever comes second gets a conflict and reads again.
+//! Every write depends on the object as it was read. If it did not exist, it is created, and otherwise it is replaced with
+//! its resource version as the condition. Of two writers, the second gets a conflict and reads again.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

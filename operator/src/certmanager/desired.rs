@@ -1,4 +1,4 @@
-//! The Certificate that a request comes to, as cert-manager's `certificate-shim` (v1.21.2) would make it.
+//! Builds the Certificate for a request, as cert-manager's `certificate-shim` (v1.21.2) would make it.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;

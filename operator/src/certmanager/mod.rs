@@ -1,5 +1,4 @@
-//! The cert-manager engine, pure: which `Certificate` a request comes to, what is to be done about those that
-//! are there, and how far they are.
+//! The cert-manager engine, pure: which `Certificate` each request needs, which writes follow, and the progress of each.
 //!
 //! The Certificates are those that cert-manager itself makes from the annotations of a Gateway or ListenerSet (its
 //! `certificate-shim`), with two differences. The owner reference is not a controller's, because the shim takes a
@@ -33,7 +32,7 @@ pub const API_VERSION: &str = "cert-manager.io/v1";
 pub enum Maker {
     /// Vestibule does, for what is allowed and not conflicted.
     Vestibule,
-    /// cert-manager's own annotation support does; Vestibule only says how far it is.
+    /// cert-manager's own annotation support does. Vestibule only reports the progress.
     CertManager,
 }
 

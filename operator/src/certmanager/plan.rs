@@ -237,7 +237,7 @@ impl CertificateAction {
         }
     }
 
-    /// Whether both come to the same; the UID is the server's.
+    /// Whether both make the same object. The UID does not count, because the server chooses it.
     #[must_use]
     pub fn is_like(&self, other: &Self) -> bool {
         let manifest = |action: &Self| match action {

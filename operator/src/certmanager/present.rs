@@ -1,4 +1,4 @@
-//! The Certificates that are there, as far as it matters: all of a cluster's are kept, so each is kept small.
+//! The fields that are kept of each Certificate in the cluster. There may be many, so only these are kept.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -27,7 +27,7 @@ pub struct PresentCertificate {
     pub names: Vec<String>,
     /// `Kind name` of its controller, if it has one.
     pub controller: Option<String>,
-    /// How far it is.
+    /// Its progress, from its status.
     pub progress: CertificateProgress,
     /// Metadata and spec of one that this release made; of others they are of no interest.
     pub ours: Option<Box<Value>>,

@@ -1,4 +1,4 @@
-//! How far a Certificate is, by its status: cert-manager's words, bounded.
+//! The progress of a Certificate, from its status. Texts of cert-manager are cut to a bound.
 
 use std::fmt::Write;
 

@@ -120,6 +120,8 @@ impl Graces {
         let share = self.change(key, namespace, now, |share| {
             share.left.insert((at, key.clone()));
         });
+        // A tenant that lets go of everything at once, as in one bad edit, keeps all that it had in use. The bound is
+        // for names that it never used at one time.
         let allowed = share.most.get().max(GRACED);
         let (_, first) = share.left.first().filter(|_| share.left.len() > allowed)?;
         Some(first.clone())
@@ -150,6 +152,7 @@ impl Graces {
         self.queue.clear();
         for share in self.shares.values_mut() {
             share.left.clear();
+            // Nothing is known of the time before, so all that the tenant holds now counts as used until now.
             share.most = Most {
                 since: Some(now),
                 now: share.held,

@@ -318,6 +318,7 @@ impl ObjectState {
 
     /// Returns how long to wait before the next request.
     pub(super) fn pause(&self) -> Duration {
+        // One failure is normal, because another write may have come first. So the backoff begins with the second one.
         let before = self.failures.checked_sub(2);
         before.map_or(GATHER, |before| BACKOFF.delay(before))
     }

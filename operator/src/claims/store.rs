@@ -245,6 +245,7 @@ impl ClaimStore {
             return;
         }
         self.leads = leads;
+        // Every grace begins again. The time that a former leader has recorded in the object still counts (`let_go`).
         self.graces.restart(time.now);
         self.queue.clear();
         for object in self.objects.values_mut() {
@@ -267,6 +268,7 @@ impl ClaimStore {
         for (key, was_said) in closed {
             match (leads, was_said) {
                 (false, _) => self.let_go(&key),
+                // Nobody has ever written this name, and the wildcard around it is recorded. So the wildcard counts.
                 (true, false) => self.drop_holder(&key),
                 // Somebody has deleted the object, so it is written again.
                 (true, true) => {}
@@ -400,6 +402,8 @@ impl ClaimStore {
             Some((key, holding, record.unused.filter(is_noted), is_taken))
         });
         match (state, wanted) {
+            // A Gateway that is gone may be created again, and then has to find its claims. They stay until their grace
+            // is over.
             (GatewayPresence::NotOurs, _) | (GatewayPresence::Gone, Some(_)) => None,
             (GatewayPresence::Gone | GatewayPresence::Ours(_), None) => object.next(None),
             (GatewayPresence::Ours(uid), Some((key, holding, unused, is_taken))) => {
@@ -434,6 +438,7 @@ impl ClaimStore {
         });
         if let Some(namespace) = turn {
             self.queue.ended(&namespace);
+            // One request without an answer is not reported, because the next one mostly settles it.
             let trouble = trouble.filter(|of| *of == WriteProblem::Refused || failures > 1);
             let gateway = self.keys.get(name).map(|key| key.gateway.clone());
             self.note_trouble(

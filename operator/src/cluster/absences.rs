@@ -1,7 +1,7 @@
-//! Secrets and ConfigMaps that do not exist, until translation gets to know of that.
+//! Collects Secrets and ConfigMaps that do not exist, and tells translation in batches.
 //!
-//! Translation gets to know of them in batches, because only the status of who refers to them changes, and each batch
-//! costs as much as all objects that refer to one of them. A tenant may have thousands of references in objects that each
+//! They wait for a batch, because only the statuses of the objects that refer to them change, and each batch costs as much
+//! as all objects that refer to one of them. A tenant may have thousands of references in objects that each
 //! cost much. So the wait for the next batch of a namespace doubles as long as there is always one more. Time is an input.
 
 use std::collections::{BTreeMap, BTreeSet};

@@ -35,14 +35,14 @@ where
                     Ok(event) => {
                         // The start of a list is no success yet.
                         if !matches!(event, Event::Init) && trouble.take().is_some() {
-                            info!(what, "watching again");
+                            info!(what, "watching objects again");
                         }
                         return Some((event, (events, trouble)));
                     }
                     Err(error) => {
                         let error = error.to_string();
                         if trouble.as_ref() != Some(&error) {
-                            warn!(what, error, "cannot watch; trying again");
+                            warn!(what, error, "cannot watch objects; trying again");
                             trouble = Some(error);
                         }
                     }

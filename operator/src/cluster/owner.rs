@@ -36,13 +36,13 @@ pub async fn find(client: &Client, name: &str, health: &Health) -> OwnerReferenc
                 };
             }
             Ok(Ok(None)) => {
-                warn!(cluster_role = %name, "there is no such ClusterRole, the owner of what is made; waiting for it");
+                warn!(cluster_role = %name, "the ClusterRole that owns the operator's objects does not exist; waiting for it");
             }
             Ok(Err(error)) => {
-                warn!(cluster_role = %name, %error, "cannot read the owner of what is made; trying again");
+                warn!(cluster_role = %name, %error, "cannot read the ClusterRole that owns the operator's objects; trying again");
             }
             Err(_) => {
-                warn!(cluster_role = %name, "no answer about the owner of what is made; trying again");
+                warn!(cluster_role = %name, "the API server does not answer about the ClusterRole that owns the operator's objects; trying again");
             }
         }
         tokio::time::sleep(PAUSE).await;

@@ -35,7 +35,7 @@ pub async fn run(
             continue;
         };
         if last.as_ref() != Some(&ready) {
-            debug!(proxies = ready.len(), "proxies that are ready");
+            debug!(proxies = ready.len(), "the proxies that are ready changed");
             publisher.set_ready(ready.clone());
             last = Some(ready);
         }

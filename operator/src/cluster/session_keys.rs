@@ -72,7 +72,7 @@ pub(super) async fn run(
         if store.is_listing {
             let is_late = tokio::time::Instant::now() >= listed_by;
             if is_late && channels.keys.borrow().is_none() {
-                warn!(secret = %store.kept.config().name, "cannot be read; the sessions of routes are not kept until it can");
+                warn!(secret = %store.kept.config().name, "the Secret with the keys of sessions cannot be read; the sessions of routes are not kept until it can");
                 let none = KeyRing::default().keys(clock::now().as_second());
                 channels.keys.send_replace(Some(none));
             }
@@ -135,7 +135,7 @@ impl Store {
         if !ring.is_empty() {
             self.ring = ring;
         } else if !self.ring.is_empty() {
-            warn!(secret = %self.kept.config().name, "holds no key of sessions any more; the ones that it held stay in use");
+            warn!(secret = %self.kept.config().name, "the Secret with the keys of sessions has no key any more; the keys that it had stay in use");
         }
         erase(&mut secret);
         self.present = Some(secret.metadata);
@@ -144,7 +144,7 @@ impl Store {
     async fn persist(&mut self, now: i64) {
         let Some(ring) = self.next(now) else {
             self.kept.failed();
-            warn!("there is no randomness for a key of sessions");
+            warn!("the system has no randomness for a key of sessions; trying again");
             return;
         };
         let mut secret = self.secret(&ring);

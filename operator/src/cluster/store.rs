@@ -295,7 +295,7 @@ impl Store {
         }
         for (namespace, lines) in self.findings_log.notices(now) {
             self.metrics.object_log_lines_dropped(lines);
-            info!(%namespace, lines, "left out of the log; the statuses of the objects have all findings");
+            info!(%namespace, lines, "findings about objects of a namespace were left out of the log; the statuses of the objects have all findings");
         }
         if self.look_at.is_some_and(|at| at <= now) {
             self.look_at = None;

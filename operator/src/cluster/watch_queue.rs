@@ -8,8 +8,8 @@
 //!   earlier one about another object. Between namespaces no order is kept, also not between objects of one kind, which their
 //!   watch shows in one order.
 //! - That a kind is synced, or that its watch goes on, is taken after everything about the kind that came before. That a watch is
-//!   interrupted is taken at once, because it makes the loop careful. If that the watch went on before still waits, it is taken
-//!   in front of it.
+//!   interrupted is taken at once, because it makes the loop careful. If the event "the watch goes on" from before is still
+//!   queued, it is taken first.
 //! - What platform admins and operators write does not wait here as soon as it is out of the channel, and no version of it is
 //!   left out. The store of claims needs all versions. A `HostnameGrant` that replaces another one has to be known before the
 //!   other one is gone, or names would be released in between. Tenants write none of this, so it comes at a bounded rate.

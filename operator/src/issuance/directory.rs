@@ -267,8 +267,12 @@ impl Effects for Directory {
         } = observation
         {
             match outcome {
-                OrderOutcome::Issued => info!(%secret, %issuer, "certificate issued: {message}"),
-                OrderOutcome::Failed => warn!(%secret, %issuer, "no certificate: {message}"),
+                OrderOutcome::Issued => {
+                    info!(%secret, %issuer, "a certificate is issued: {message}");
+                }
+                OrderOutcome::Failed => {
+                    warn!(%secret, %issuer, "a certificate cannot be issued: {message}");
+                }
                 OrderOutcome::Abandoned => {}
             }
         }

@@ -143,10 +143,7 @@ fn openssl_agrees() {
         .args(["-verify_hostname", "www.example", "-CAfile"])
         .args([&ca.certificate_path(), &leaf])
         .output();
-    let Ok(output) = verify else {
-        // Nothing to compare with.
-        return;
-    };
+    let output = verify.expect("openssl is installed");
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{text}");
 }

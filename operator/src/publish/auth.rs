@@ -258,7 +258,7 @@ impl Authenticator {
                 warn!(%source, %denied, "a proxy cannot subscribe");
             } else {
                 // Anybody can cause this as often as they like, so it is only logged for debugging.
-                debug!(%source, %denied, "refused");
+                debug!(%source, %denied, "a proxy is refused");
             }
             denied.status()
         })

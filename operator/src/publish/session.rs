@@ -185,7 +185,7 @@ pub(super) async fn run(
     }
     publisher.moved();
     metrics.ended(end.reason());
-    info!(proxy, reason = end.reason(), "stream ended");
+    info!(proxy, reason = end.reason(), "the stream of a proxy ended");
 }
 
 /// Waits until `time`, or for ever if it is `None`.
@@ -273,7 +273,7 @@ impl Session {
                     return End::Expired;
                 }
                 () = sleep_until(deadline) => {
-                    warn!(proxy = self.proxy, "no answer within the deadline, cut");
+                    warn!(proxy = self.proxy, "a proxy did not acknowledge a batch in time; its stream is cut");
                     return End::Cut;
                 }
                 _ = heartbeat.tick() => {
@@ -349,7 +349,7 @@ impl Session {
         info!(
             proxy = self.proxy,
             release = cut(hello.release.clone()),
-            "proxy connected"
+            "a proxy connected"
         );
         operator_message::Message::Welcome(Welcome {
             protocol,
@@ -420,7 +420,7 @@ impl Session {
     async fn refuse(&mut self, problem: String) -> Result<(), End> {
         warn!(
             proxy = self.proxy,
-            problem, "the configuration is too large"
+            problem, "the configuration is too large for one batch, so the proxy gets none"
         );
         let message = too_large(&problem);
         {
@@ -510,7 +510,7 @@ impl Session {
             .inc();
         publisher.metrics.sent.inc_by(bytes);
         publisher.metrics.resource_bytes.inc_by(resources);
-        debug!(proxy = self.proxy, %generation, kind, bytes, "batch");
+        debug!(proxy = self.proxy, %generation, kind, bytes, "a batch is sent");
         let keys = (!batch.full).then_some(difference.keys);
         let in_flight = InFlight {
             generation,
@@ -570,7 +570,7 @@ impl Session {
                 generation = %in_flight.generation,
                 reason = refusal.reason,
                 message = refusal.message,
-                "the proxy refuses a batch"
+                "a proxy refuses a batch"
             );
             self.refusals += 1;
             let (reason, next) = match refusal.reason.as_str() {

@@ -9,8 +9,8 @@
 //! other change is published at once. If a later change repairs the configuration, the wait ends.
 //!
 //! The wait is longer while the API server, which may be starting anew, does not tell all there is: while a watch is
-//! interrupted, or if the change needs a Secret or `ConfigMap` for which it was asked. Nobody else can have a change wait
-//! that long.
+//! interrupted, or if the change needs a Secret or `ConfigMap` for which it was asked. No other cause makes a change
+//! wait that long.
 //!
 //! During the wait the proxies keep the whole former resource, and for a route also the backends that it leads to. So
 //! a request meets either the configuration before the change or the one after it, and never a mixture. The names that
@@ -492,7 +492,7 @@ impl Settle {
         }
     }
 
-    /// Whether a listener that stays on its place comes to need something that is being read. The proxies keep it as it is
+    /// Whether a listener that stays on its place now needs something that is being read. The proxies keep it as it is
     /// until that is known, so a certificate or an authority is replaced without a gap.
     fn needs_unread(&self, old: &proto::Listener, new: &proto::Listener) -> bool {
         let place = |listener: &proto::Listener| (listener.hostname.clone(), listener.port);

@@ -190,7 +190,7 @@ impl Secure {
             let (stream, peer) = match listener.accept().await {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    warn!(%error, "cannot accept a connection");
+                    warn!(%error, "the configuration stream cannot accept a connection");
                     sleep(ACCEPT_PAUSE).await;
                     continue;
                 }
@@ -200,7 +200,7 @@ impl Secure {
             let permit = match limiter.enter(source, &self.metrics.open) {
                 Ok(permit) => permit,
                 Err(reason) => {
-                    debug!(%source, reason, "connection refused");
+                    debug!(%source, reason, "the configuration stream refuses a connection");
                     self.metrics.refuse(reason);
                     continue;
                 }
@@ -216,7 +216,7 @@ impl Secure {
                         let _ = sender.send(Ok(connection)).await;
                     }
                     Ok(Err(error)) => {
-                        debug!(%source, %error, "handshake failed");
+                        debug!(%source, %error, "a handshake with the configuration stream failed");
                         metrics.refuse("Handshake");
                     }
                     Err(_) => metrics.refuse("HandshakeTimeout"),

@@ -1,5 +1,5 @@
-//! Certificates to be issued: what each listener wants, the requests that follow, one for each Secret, and how far
-//! the certificates are.
+//! Certificates to be issued: the certificate that each listener wants, the request that follows for each Secret, and its
+//! progress.
 //!
 //! A listener wants a certificate if all of this is true:
 //! - The listener is allowed, accepted and without conflict, and its object is not being deleted.
@@ -480,7 +480,7 @@ impl Translator {
         }
     }
 
-    /// The condition that says how far the certificate of a listener is; `None` if it asks for none. `own` is the
+    /// The condition with the progress of a listener's certificate, or `None` if the listener asks for none. `own` is the
     /// finding that keeps the listener from asking, if any.
     pub(super) fn certificate_condition(
         &self,

@@ -83,7 +83,7 @@ impl ListenerState {
         self.takes_part() && !self.supported_kinds.is_empty()
     }
 
-    /// Whether connections to it come to routes: the proxies get it, and do not close every connection. While its
+    /// Whether its connections reach routes: the proxies get it, and do not close every connection. While its
     /// certificate is being read, the proxies keep what they have ([`crate::publish::settle`]), so nothing is different.
     pub(super) fn carries_routes(&self) -> bool {
         let usable = self.unusable.as_deref().is_none_or(source::is_unread);

@@ -251,8 +251,8 @@ pub struct Translator {
     challenges: BTreeMap<ChallengeKey, ChallengeAnswer>,
     /// The units that may use each Secret or ConfigMap.
     source_users: BTreeMap<ObjectKey, SmallSet<User>>,
-    /// Whether the caller reads a source only when something comes to use it. Then a source is unread until the caller
-    /// says what it is.
+    /// Whether the caller reads a source only when an object begins to use it. Then a source is unread until the caller
+    /// puts it or says that it does not exist.
     reads_sources: bool,
     /// Sources in use that do not exist, as somebody who looked says.
     absent_sources: BTreeSet<ObjectKey>,
@@ -383,7 +383,7 @@ impl Translator {
         self
     }
 
-    /// The same translator, for a caller that reads a Secret or `ConfigMap` when something comes to use it
+    /// The same translator, for a caller that reads a Secret or `ConfigMap` when an object begins to use it
     /// ([`Output::readers`]). Such a source counts as unread until the caller puts it, or says with
     /// [`Change::Absent`] that it does not exist. Without this, a source that was not put does not exist.
     #[must_use]
@@ -498,7 +498,7 @@ impl Translator {
         self.apply([Change::Challenges(changes)])
     }
 
-    /// Takes how far the certificates of these Secrets are; `None`: nobody issues a certificate into the
+    /// Takes the progress of the certificates of these Secrets. It is `None` where no engine issues a certificate into the
     /// Secret.
     pub fn issuance(&mut self, changes: BTreeMap<ObjectName, Option<Issuance>>) -> Output {
         self.apply([Change::Issuance(changes)])

@@ -75,7 +75,7 @@ pub struct Output {
     /// Secrets and ConfigMaps that something may use from now on (true), or no longer (false). In a
     /// cluster, the caller keeps only these in memory.
     pub sources: BTreeMap<ObjectKey, bool>,
-    /// The namespaces of objects that came to use a Secret or `ConfigMap` that is unread, with that source. The caller
+    /// The namespaces of objects that began to use a Secret or `ConfigMap` that is unread, with that source. The caller
     /// has to read it, and the namespaces wait for it ([`Translator::reading_sources`](super::Translator)).
     pub readers: BTreeSet<(Arc<str>, ObjectKey)>,
     /// How much work the pass did.

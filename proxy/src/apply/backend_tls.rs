@@ -45,7 +45,7 @@ impl TlsSpec {
             tracing::warn!(
                 backend,
                 what,
-                "unreadable TLS settings: no connection is made"
+                "the TLS settings of a backend are unreadable, so no connection to it is made"
             );
             Self::Closed
         })

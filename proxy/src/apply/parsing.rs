@@ -81,7 +81,7 @@ impl LeftOutEndpoints {
             tracing::warn!(
                 backend,
                 endpoints = left_out.count,
-                "endpoints are left out: {}",
+                "endpoints of a backend are left out: {}",
                 left_out.first
             );
         }

@@ -70,7 +70,7 @@ pub(super) struct UploadState {
     received: AtomicU64,
     /// Whether all of it was read.
     whole: AtomicBool,
-    /// The rest of a body of HTTP/1 that nobody reads, until it is decided what becomes of it.
+    /// The rest of a body of HTTP/1 that nobody reads, until the request is decided.
     unread: Mutex<Option<Received>>,
     /// Whether that is decided: the response of a backend goes to the client, so it is too late to announce anything.
     decided: AtomicBool,

@@ -485,7 +485,7 @@ impl Exchange<'_> {
             Alpn::None | Alpn::Http1 => false,
         };
         let failed = |error: hyper::Error| {
-            tracing::debug!(endpoint = %key.endpoint, %error, "HTTP with the backend did not begin");
+            tracing::debug!(endpoint = %key.endpoint, %error, "HTTP with a backend did not begin");
             CloseReason::BackendReset
         };
         let meter = Arc::clone(stream.meter());
@@ -580,7 +580,7 @@ impl Exchange<'_> {
                     return Err(Unanswered::Seen(state, ExchangeFailure::Broken));
                 }
                 if has_too_many_options(response.headers()) {
-                    tracing::debug!(endpoint = ?trace.endpoint, "a response has too many options");
+                    tracing::debug!(endpoint = ?trace.endpoint, "the Connection field of a response has too many options");
                     return Err(Unanswered::Seen(state, ExchangeFailure::Broken));
                 }
                 let took = begun.elapsed();

@@ -825,7 +825,7 @@ fn whole_path<B>(request: &Request<B>) -> PathAndQuery {
     whole.unwrap_or_else(|| PathAndQuery::from_static("/"))
 }
 
-/// What [`select`] comes to.
+/// Result of [`select`].
 enum Selected {
     Rule(Arc<Listener>, Found),
     /// The steps were not enough.

@@ -1,4 +1,4 @@
-//! Owns the HTTP routes of a listener, and finds the rule that takes a request.
+//! The HTTP routes of a listener. The table finds the rule that takes a request.
 //!
 //! **Order.** The hostname comes first. Of the routes whose hostname matches the host of the request, those with the
 //! most specific hostname *as written* are tried first. If none of their matches takes the request, the next ones are

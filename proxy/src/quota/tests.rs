@@ -203,7 +203,7 @@ fn a_tenant_has_no_more_connections_than_the_configuration_allows() {
     // What is above the limit of a is kept for nobody.
     let b = accounts.of(&"b".into());
     assert_eq!(take_all(&b, quota_limits(100)).len(), 25 + 70);
-    // A lower limit takes nothing from it.
+    // A lower limit ends none of its connections.
     accounts.limit(&[("a".into(), Some(limits(1, 3)))]);
     let mut of_a = of_a;
     for _ in 0..2 {

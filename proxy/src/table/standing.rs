@@ -1,5 +1,5 @@
-//! Owns the question whether a snapshot still serves a tunnel that an earlier one admitted, and what in a change of the
-//! configuration may take that from a tunnel.
+//! Decides whether a snapshot still serves a tunnel that an earlier one admitted, and which changes of the configuration
+//! may end tunnels.
 //!
 //! A tunnel stands as long as its name still leads to a listener of the same namespace, and its own route is attached
 //! there for this name. Which backend the route would choose now plays no part.

@@ -1,4 +1,4 @@
-//! Owns the question whose tunnels may end by the step from one snapshot to the next.
+//! Finds the tenants whose tunnels may end by the step from one snapshot to the next.
 //!
 //! A name is served by the most specific listener that its owner lets have it. So a listener that stays at its place
 //! loses a name only in two ways: the name gets another owner, or a listener that is new at a more specific place takes

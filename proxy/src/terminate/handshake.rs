@@ -43,7 +43,7 @@ pub enum HandshakeError {
 
 impl From<HandshakeError> for CloseReason {
     fn from(error: HandshakeError) -> Self {
-        tracing::debug!(%error, "handshake failed");
+        tracing::debug!(%error, "a handshake with a client failed");
         match error {
             HandshakeError::Io(_) => Self::ClientReset,
             HandshakeError::NotPrepared => Self::NoCertificate,

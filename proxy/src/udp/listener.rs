@@ -33,7 +33,7 @@ pub(crate) async fn serve(
 ) {
     match ListenSocket::new(socket) {
         Ok(socket) => UdpListener::new(socket, bind, plane).run(&stop).await,
-        Err(error) => tracing::error!(%bind, %error, "cannot listen"),
+        Err(error) => tracing::error!(%bind, %error, "the proxy cannot listen for datagrams"),
     }
 }
 
@@ -146,7 +146,7 @@ impl UdpListener {
     }
 
     fn dropped(&self, reason: DropReason, run: &Run<'_>) {
-        tracing::debug!(bind = %self.bind, client = %run.sender, reason = reason.reason(), "dropped");
+        tracing::debug!(bind = %self.bind, client = %run.sender, reason = reason.reason(), "a datagram is dropped");
         self.plane
             .metrics
             .udp_dropped(reason.reason(), run.datagrams());
@@ -290,7 +290,7 @@ impl UdpListener {
             if !is_unreachable(&error) {
                 // Descriptors or ports are used up, which would be so for every endpoint.
                 if self.plane.may_warn(Instant::now()) {
-                    tracing::warn!(bind = %self.bind, %error, "cannot open sockets for sessions");
+                    tracing::warn!(bind = %self.bind, %error, "cannot open sockets for UDP sessions");
                 }
                 break;
             }

@@ -1,4 +1,4 @@
-//! Owns how a listener sends: it sends a run in one piece where the kernel accepts that, and remembers which runs it
+//! Sends the datagrams of a listener: a run in one piece where the kernel accepts that. It remembers which runs the kernel
 //! does not accept.
 //!
 //! A device or a path may refuse runs in one piece (`UDP_SEGMENT`) with `EINVAL` or `EIO`, and there is no way to ask
@@ -132,7 +132,10 @@ impl Sender {
             }
         }
         if refused && sent.error.is_none() {
-            tracing::debug!(stride = run.stride, "runs are not taken in one piece");
+            tracing::debug!(
+                stride = run.stride,
+                "the kernel does not take runs of datagrams in one piece"
+            );
             self.refused_from.fetch_min(run.stride, Ordering::Relaxed);
         }
         sent

@@ -1,4 +1,4 @@
-//! Owns which session a datagram belongs to, and which session gives way when a bound on sessions is reached.
+//! Finds the session of a datagram, and decides which session gives way when a bound on sessions is reached.
 //!
 //! Anybody can make up a source address and send one datagram. So a session is *unconfirmed* until its client has sent
 //! a second one. Where a bound is reached, the oldest unconfirmed session gives way to a new one. So a flood of made-up

@@ -251,7 +251,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                     Some(self.config.backoff_refused)
                 }
                 End::NotLeader(leader) => {
-                    debug!(address, leader, "not the leader");
+                    debug!(address, leader, "the replica at this address does not lead");
                     if target.redirect(leader) {
                         None
                     } else {
@@ -264,7 +264,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                         address,
                         reason = end_text.reason,
                         message = end_text.message,
-                        "no stream to the operator; the configuration in force stays"
+                        "there is no stream to the operator; the configuration in force stays"
                     );
                     target.rotate();
                     Some(target.backoff(self.config.backoff))
@@ -274,7 +274,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                         address,
                         reason = end_text.reason,
                         message = end_text.message,
-                        "stream ended; the configuration in force stays"
+                        "the stream to the operator ended; the configuration in force stays"
                     );
                     target.rotate();
                     Some(target.backoff(self.config.backoff))
@@ -354,7 +354,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                     address,
                     term = welcome.term,
                     release = cut(welcome.release),
-                    "stream is up"
+                    "the stream to the operator is up"
                 );
                 self.state.send_modify(|state| {
                     state.connected = Some(address.to_owned());
@@ -398,14 +398,18 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
             warn!(
                 reason = refusal.reason,
                 message = refusal.message,
-                "batch refused"
+                "the proxy refuses a batch"
             );
             self.note(&LastRefusal {
                 reason: crate::held::static_reason(&refusal.reason),
                 message: refusal.message.clone(),
             });
         } else {
-            debug!(entries, rejects = ack.rejects.len(), "batch applied");
+            debug!(
+                entries,
+                rejects = ack.rejects.len(),
+                "the proxy has applied a batch"
+            );
             for reject in ack.rejects.iter().take(10) {
                 let key = reject
                     .key
@@ -416,7 +420,7 @@ impl<C: Connect, A: Apply + Send> Client<C, A> {
                     key,
                     reason = reject.reason,
                     message = reject.message,
-                    "resource rejected"
+                    "the proxy rejects a resource"
                 );
             }
             self.state.send_modify(|state| {

@@ -110,7 +110,7 @@ impl Acceptor {
                 Err(error) => {
                     this.metrics.failed("Accept");
                     if !is_peers_fault(&error) {
-                        tracing::warn!(%error, "cannot accept a connection");
+                        tracing::warn!(%error, "the webhook cannot accept a connection");
                         // There are most likely no more file descriptors, so some must be freed first.
                         tokio::time::sleep(Duration::from_millis(100)).await;
                     }
@@ -128,7 +128,7 @@ impl Acceptor {
             Ok(Ok(stream)) => stream,
             Ok(Err(error)) => {
                 self.metrics.failed("Handshake");
-                tracing::debug!(%peer, %error, "TLS handshake failed");
+                tracing::debug!(%peer, %error, "a TLS handshake with a client of the webhook failed");
                 return;
             }
             Err(_) => {
@@ -153,7 +153,7 @@ impl Acceptor {
                 // This comes first, so that bytes that have arrived are read before the connection may be closed.
                 ended = connection.as_mut() => {
                     if let Err(error) = ended {
-                        tracing::debug!(%peer, %error, "connection failed");
+                        tracing::debug!(%peer, %error, "a connection to the webhook failed");
                     }
                     return;
                 }

@@ -120,9 +120,9 @@ impl Follower {
                 let kept = self.serving.is_there();
                 self.metrics.certificate_unusable();
                 if kept {
-                    tracing::warn!(%error, "the serving certificate cannot be used; the one before stays");
+                    tracing::warn!(%error, "the serving certificate cannot be used; the previous one stays in use");
                 } else {
-                    tracing::info!(%error, "waiting for a serving certificate");
+                    tracing::info!(%error, "the webhook waits for a serving certificate");
                 }
             }
         }

@@ -282,7 +282,7 @@ fn tell(record: &ReviewRecord) {
             user = record.user,
             dry_run = record.dry_run,
             reasons = reasons(),
-            "refused"
+            "a review was refused"
         ),
         ReviewOutcome::Malformed => tracing::warn!("a request is not a review"),
         ReviewOutcome::Passed | ReviewOutcome::Allowed | ReviewOutcome::Warned => tracing::debug!(
@@ -291,7 +291,7 @@ fn tell(record: &ReviewRecord) {
             name = record.name,
             reasons = reasons(),
             outcome = record.outcome.as_str(),
-            "reviewed"
+            "a review was answered"
         ),
     }
 }

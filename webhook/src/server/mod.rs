@@ -236,7 +236,7 @@ async fn follow(shared: Arc<Shared>, events: impl Stream<Item = Event>) {
                     shared.admission.settle();
                     shared.synced.store(true, Ordering::Release);
                     shared.metrics.store_synced.set(1);
-                    tracing::info!("everything there is has been read");
+                    tracing::info!("the webhook has read every kind");
                 }
             }
             None => return,

@@ -284,7 +284,7 @@ async fn entries_applied(world: &World, began: Timestamp) -> Result<Applied> {
             if at < began {
                 continue;
             }
-            if field("message").and_then(Value::as_str) == Some("batch applied") {
+            if field("message").and_then(Value::as_str) == Some("the proxy has applied a batch") {
                 applied.batches += 1;
                 applied.entries += field("entries")
                     .and_then(Value::as_u64)

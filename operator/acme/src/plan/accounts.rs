@@ -1,4 +1,4 @@
-//! Owns when the account of each issuer is opened and registered.
+//! Decides when the account of each issuer is opened and registered.
 //!
 //! A `ClusterACMEIssuer` is registered when it appears, so that its admin sees at once whether it works. An
 //! `ACMEIssuer`, which tenants write, is registered when a certificate first needs it, within the budget of the host

@@ -1,5 +1,4 @@
-//! Owns how a certificate is looked at, and how it gets what it needs: time, a renewal window, or
-//! its turn.
+//! Assesses a certificate when something changed or is due. Then it waits, asks for a renewal window, or joins the queue.
 
 use std::time::Duration;
 

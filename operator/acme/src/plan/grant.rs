@@ -1,4 +1,4 @@
-//! Owns turns: which certificate may go on, and which may order, within budgets and slots.
+//! Gives turns to certificates: decides which may go on, and which may order, within budgets and slots.
 //!
 //! A certificate holds a slot while something is asked or written. It holds none while its order only waits for the CA
 //! to decide, for proxies, or for a CA that cannot be reached. So a CA that does not answer holds only the slots of its

@@ -1,4 +1,4 @@
-//! Owns what planning knows of issuers and their accounts.
+//! The state of issuers and their accounts, as planning knows it.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

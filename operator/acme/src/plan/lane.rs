@@ -1,4 +1,4 @@
-//! Owns what a certificate waits for, and what its turn takes from the budgets and slots.
+//! The queues in which certificates wait, one for each kind of work, and the budget and slots that a turn in each takes.
 
 /// The queue in which a certificate waits.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! Owns giving up orders and challenges that a change of the request or its issuer made useless.
+//! Gives up orders and challenges that a change of the request or its issuer made useless.
 
 use vestibule_model::challenge::Reach;
 use vestibule_model::key::ObjectName;

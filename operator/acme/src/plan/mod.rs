@@ -1,5 +1,5 @@
-//! Owns planning: it decides the next step of each certificate. It is pure. Time, random numbers and everything that is
-//! learnt are inputs, and what is to be done comes out as [`PlanStep`]s.
+//! Planning: decides the next step of each certificate. It is pure. Time, random numbers and the results of tasks are
+//! inputs, and the outputs are [`PlanStep`]s.
 //!
 //! ```text
 //!            ┌────────────────────────────── rest ◄────────────────────────────┐

@@ -1,5 +1,4 @@
-//! Owns what a certificate needs, as far as is known: time, or its turn. Nothing here changes any
-//! state.
+//! Decides from the known state whether a certificate has to wait or needs a turn. Nothing here changes any state.
 
 use std::time::Duration;
 

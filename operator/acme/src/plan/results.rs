@@ -1,4 +1,4 @@
-//! Owns what follows from the result of a task.
+//! Takes the result of each task, and decides the next step of its certificate.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! Owns how an order ends: what is written to the Secret, and what a failure means.
+//! Ends orders: decides what is written to the Secret, and what a failure means for the next attempt.
 
 use vestibule_model::key::ObjectName;
 

@@ -1,5 +1,4 @@
-//! Owns the turn of a certificate: how it queues, how it holds a slot and the names of its challenges, and how it gives
-//! them up.
+//! The turn of a certificate: it joins a queue, holds a slot and the names of its challenges, and gives them back.
 
 use std::time::Duration;
 

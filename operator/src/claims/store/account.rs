@@ -117,6 +117,8 @@ impl ClaimStore {
             self.since.insert(key.clone(), after.since);
         }
         if after.holder.is_some() && !after.held {
+            // This tells later why no object names the holder: somebody deleted the object, or it was never written
+            // (`lead`).
             self.unsaid.entry(key.clone()).or_insert(before.held);
         } else {
             self.unsaid.remove(key);

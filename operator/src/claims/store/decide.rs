@@ -111,6 +111,7 @@ impl ClaimStore {
             }
             // The name stays served, because the leader writes the object again.
             None if !self.leads && is_used => {}
+            // The Gateway may be created again, and then finds its claims. So the name has its grace.
             None if is_held && is_unsaid => self.let_go(key),
             None if !self.leads => self.drop_holder(key),
             // This replica leads, so its own record counts. An object that differs is corrected later.
@@ -123,6 +124,8 @@ impl ClaimStore {
             Some(says) if !is_released && !self.is_closed_to(key, &says.holder.namespace) => {
                 self.hold(key, says);
             }
+            // The object names a holder from whom the leader has taken the name, or a name that another namespace's
+            // wildcard closes. It does not count, and is written again or deleted.
             Some(_) => {}
             None => self.change(key, |record| record.released = None),
         }
@@ -130,6 +133,7 @@ impl ClaimStore {
 
     /// Brings the record of a name in line with its state from translation.
     pub(super) fn look(&mut self, key: &ClaimKey) {
+        // Until translation has seen every object, a name that seems to be unused may be in use.
         if !self.begun {
             return;
         }
@@ -147,6 +151,7 @@ impl ClaimStore {
         match state {
             // Translation has not been told of the holder yet.
             Some(ClaimState::Wanted(_)) => {}
+            // Only the leader ends a claim. The others wait for the object, so that all replicas agree.
             Some(ClaimState::Unused | ClaimState::Revoked) if !self.leads => {
                 if !is_there {
                     self.drop_holder(key);
@@ -177,6 +182,8 @@ impl ClaimStore {
         }
         let since = self.time.map_or(0, |time| time.seconds);
         let asks = Holding { holder, since };
+        // Claims are new on this Gateway, and nothing may stop being served because of that. So the name counts as held
+        // before it is written.
         if served {
             self.hold(key, asks);
             return;
@@ -305,6 +312,8 @@ impl ClaimStore {
         self.change(key, |record| {
             record.unused = None;
             let holder = record.holder.take().map(|of| of.holder.namespace);
+            // Until the object names somebody else, it still names the former holder. The leader remembers that this no
+            // longer counts.
             record.released = holder.filter(|_| leads);
         });
         self.settle(key);

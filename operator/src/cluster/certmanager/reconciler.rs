@@ -322,7 +322,7 @@ impl Reconciler {
             .wrote(action.verb(), outcome.is_ok());
         match outcome {
             Ok(made) => {
-                info!(certificate = %name, what, "Certificate");
+                info!(certificate = %name, what, "the request about a Certificate succeeded");
                 let Some(made) = made else {
                     self.writes.succeeded(&name, None);
                     // Nothing more is done about it until the watch shows that it is gone.
@@ -339,9 +339,9 @@ impl Reconciler {
                 let before = self.writes.failures.get(&name);
                 // The message may differ each time, and without the kind it tells nothing new.
                 if before.is_none() && self.known == Known::Watched {
-                    warn!(certificate = %name, what, problem, "Certificate; it is tried again");
+                    warn!(certificate = %name, what, problem, "the request about a Certificate failed; trying again");
                 } else {
-                    debug!(certificate = %name, what, problem, "Certificate");
+                    debug!(certificate = %name, what, problem, "the request about a Certificate failed; trying again");
                 }
                 self.writes.failed(name, problem);
             }

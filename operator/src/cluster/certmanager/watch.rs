@@ -149,7 +149,11 @@ async fn follow(
                 let text = error.to_string();
                 if trouble.as_ref() != Some(&text) {
                     let kind = kind.name();
-                    warn!(kind, error = text, "cannot watch them; trying again");
+                    warn!(
+                        kind,
+                        error = text,
+                        "cannot watch cert-manager's objects; trying again"
+                    );
                     *trouble = Some(text);
                 }
                 // A watch that broke is started again, and the known objects stay known.

@@ -80,23 +80,23 @@ impl ClaimWriter {
         let answer = tokio::time::timeout(PATIENCE, self.ask(&name, action)).await;
         let (outcome, result) = match answer {
             Ok(Ok(seen)) => {
-                debug!(claim = %name, there = seen.is_some(), "known");
+                debug!(claim = %name, there = seen.is_some(), "the state of a HostnameClaim is known");
                 (WriteOutcome::Known(seen), WriteResult::Written)
             }
             Ok(Err(error)) => {
                 let (outcome, result) = outcome_of(&error, kind);
                 match &outcome {
                     WriteOutcome::Known(_) | WriteOutcome::Moved => {
-                        debug!(claim = %name, %error, "not written: the object is another one");
+                        debug!(claim = %name, %error, "a HostnameClaim is not written, because the object has changed");
                     }
                     WriteOutcome::Refused if self.may_log() => {
                         warn!(claim = %name, %error, "cannot write a HostnameClaim; its name waits");
                     }
                     WriteOutcome::Unknown if self.may_log() => {
-                        warn!(claim = %name, %error, "perhaps not written; the name waits until that is known");
+                        warn!(claim = %name, %error, "a HostnameClaim is perhaps not written; its name waits until that is known");
                     }
                     WriteOutcome::Refused | WriteOutcome::Unknown => {
-                        debug!(claim = %name, %error, "not written");
+                        debug!(claim = %name, %error, "a HostnameClaim is not written");
                     }
                 }
                 (outcome, result)

@@ -213,7 +213,7 @@ impl Controller {
                 // There is more to translate or to look at, but events come first.
                 () = tokio::task::yield_now(), if more => {}
                 _ = beat.tick() => if let Some(why) = self.health.unready() {
-                    info!("not ready: {why}");
+                    info!("this replica is not ready: {why}");
                 },
                 () = end.cancelled() => return Ok(()),
             }
@@ -233,7 +233,7 @@ impl Controller {
         self.end.cancel();
         let ended = tokio::time::timeout(RESIGN_TIMEOUT, self.lease.join_next()).await;
         if ended.is_err() {
-            warn!("the Lease is not given up in time; it runs out");
+            warn!("the Lease could not be given up in time; it runs out");
         }
     }
 
@@ -283,9 +283,9 @@ impl Controller {
         self.progress.ready = unready.is_none();
         if self.health.set(unready.clone()) {
             if let Some(why) = unready {
-                debug!("not ready: {why}");
+                debug!("this replica is not ready: {why}");
             } else {
-                info!("ready");
+                info!("this replica is ready");
             }
         }
         if self.progress.ready && self.lease.is_empty() {
@@ -353,7 +353,7 @@ impl Controller {
             if let Some(term) = superseded {
                 warn!(
                     term,
-                    "a proxy was served in a later term; looking at the Lease"
+                    "a proxy was served in a later term; the Lease is read"
                 );
                 self.doubt.notify_one();
             }

@@ -136,7 +136,9 @@ pub async fn run(
         match tokio::time::timeout(PATIENCE, written).await {
             Ok(Ok(())) => {}
             Ok(Err(error)) => debug!(object = %object_event.about, %error, "cannot write an event"),
-            Err(_) => debug!(object = %object_event.about, "no answer to an event"),
+            Err(_) => {
+                debug!(object = %object_event.about, "the API server did not answer to an event");
+            }
         }
     }
 }

@@ -104,7 +104,7 @@ impl AddressProbes {
             let connecting = TcpStream::connect((&*probe_target.host, probe_target.port));
             let problem = match tokio::time::timeout(CONNECT, connecting).await {
                 Ok(Ok(_)) => {
-                    debug!(%gateway, %probe_target, "takes connections");
+                    debug!(%gateway, %probe_target, "an address of a Gateway takes connections");
                     return;
                 }
                 Ok(Err(error)) => error.to_string(),
@@ -116,7 +116,7 @@ impl AddressProbes {
                     %gateway,
                     address = %probe_target,
                     problem,
-                    "the address takes no connections from the operator; the CA is asked all the same"
+                    "an address of a Gateway takes no connections from the operator; the CA is asked all the same"
                 );
                 return self.leave_alone(probe_target);
             }

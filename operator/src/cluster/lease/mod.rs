@@ -155,7 +155,7 @@ impl Candidate {
                 return false;
             }
             Err(_) => {
-                warn!(lease = %self.config.name, "no answer from the API server about the Lease");
+                warn!(lease = %self.config.name, "the API server does not answer to a read of the Lease");
                 return false;
             }
         };
@@ -201,7 +201,7 @@ impl Candidate {
             }
             Err(_) => {
                 self.current = false;
-                warn!(lease = %self.config.name, "no answer from the API server to a write of the Lease");
+                warn!(lease = %self.config.name, "the API server does not answer to a write of the Lease");
             }
         }
     }
@@ -230,7 +230,7 @@ impl Candidate {
             warn!(
                 term,
                 later,
-                "the Lease is held, and yet a proxy was served in a later term; beginning one above it"
+                "this replica holds the Lease, and yet a proxy was served in a later term; it begins a term above that one"
             );
             self.raised = Some(now);
             self.floor = later;
@@ -263,12 +263,12 @@ impl Candidate {
             Role::Leading { term, .. } => {
                 if !matches!(before, Role::Leading { term: led, .. } if led == *term) {
                     if let Err(error) = self.publisher.lead(*term) {
-                        error!(%error, "cannot lead");
+                        error!(%error, "this replica cannot lead");
                         self.elector.resign();
                         self.current = false;
                         return;
                     }
-                    info!(term, "leading");
+                    info!(term, "this replica leads");
                 }
                 self.role.send_replace(role);
             }
@@ -277,9 +277,12 @@ impl Candidate {
                     return;
                 }
                 if let Role::Leading { term, .. } = before {
-                    warn!(term, "no longer leading");
+                    warn!(term, "this replica no longer leads");
                 }
-                info!(leader = leader.as_deref().unwrap_or("unknown"), "following");
+                info!(
+                    leader = leader.as_deref().unwrap_or("unknown"),
+                    "this replica follows the leader"
+                );
                 let leader = leader.clone();
                 // The tasks that write learn of the role first. Only then are proxies sent away.
                 self.role.send_replace(role);

@@ -130,7 +130,7 @@ impl Store {
         let allocation = match self.stored() {
             Some(Ok(allocation)) => Some(allocation),
             Some(Err(error)) => {
-                warn!(config_map = %self.kept.config().name, %error, "the allocation of ports does not read; the last one that did is kept");
+                warn!(config_map = %self.kept.config().name, %error, "the allocation of ports cannot be read; the last one that could is kept");
                 None
             }
             None => None,

@@ -266,12 +266,12 @@ impl Reconciler {
         self.metrics.service(what, outcome.is_ok());
         match outcome {
             Ok(Some(service)) => {
-                info!(service = %name, what, "Service in front of a Gateway");
+                info!(service = %name, what, "the request about a Service in front of a Gateway succeeded");
                 let (_, present) = present(service, &self.api_client.manager);
                 if let ServiceAction::Create(manifest) = &action
                     && let Some(field) = immutable_difference(manifest, &present.object)
                 {
-                    warn!(service = %name, field, "something changed the new Service on the way; it stays so");
+                    warn!(service = %name, field, "another program changed a field of the new Service while it was made; the field stays so");
                 }
                 if matches!(action, ServiceAction::Prune(..)) {
                     let until = Instant::now() + PRUNE_PAUSE;
@@ -285,7 +285,7 @@ impl Reconciler {
                 }
             }
             Ok(None) => {
-                info!(service = %name, what, "Service in front of a Gateway");
+                info!(service = %name, what, "the request about a Service in front of a Gateway succeeded");
                 self.writes.succeeded(&name, None);
                 // Nothing more is done about it until the watch shows that it is gone.
                 if let Some(present) = self.present.get_mut(&name) {
@@ -296,7 +296,7 @@ impl Reconciler {
                 let text = problem.to_string();
                 let before = self.writes.failures.get(&name);
                 if before.is_none_or(|failure| failure.problem != text) {
-                    warn!(service = %name, what, %problem, "Service in front of a Gateway");
+                    warn!(service = %name, what, %problem, "the request about a Service in front of a Gateway failed; trying again");
                 }
                 self.problems.insert(name.clone(), problem);
                 self.writes.failed(name, text);

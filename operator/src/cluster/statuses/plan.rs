@@ -3,9 +3,9 @@
 //! The planner knows the status of every object on the server. When something that a status depends on changes, it asks
 //! what the status should be. Two rules save writes:
 //!
-//! - A status that comes to wait (for acknowledgements, a port or an address) is held back for a short time, so that an
-//!   edit causes one write instead of two. How far that is, as in "1/2 acked", is told from time to time. A part that
-//!   waits as before holds nothing back, so everything else in the status is told while it waits.
+//! - When a status begins to wait (for acknowledgements, a port or an address), it is held back for a short time, so that
+//!   an edit causes one write instead of two. Progress such as `1/2 acked` is written at intervals. A part that waits as
+//!   before holds nothing back, so everything else in the status is written while it waits.
 //! - `Programmed` stays `True` until the proxies have had time to acknowledge again. So a new leader, to which no proxy
 //!   has acknowledged anything yet, writes nothing.
 
@@ -23,7 +23,7 @@ use super::steady::{Traits, is_progress, steady};
 /// How long statuses are held back.
 #[derive(Debug, Clone, Copy)]
 pub struct StatusTiming {
-    /// How long a status is held back that comes to wait, or that not every proxy has acknowledged yet.
+    /// How long a status is held back when it begins to wait, or while not every proxy has acknowledged.
     pub patience: Duration,
     /// How long `Programmed` stays `True` while an acknowledgement is outstanding. This is also the shortest time
     /// between two writes that tell nothing but progress (which proxies acknowledged, for example).

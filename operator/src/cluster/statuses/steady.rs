@@ -57,8 +57,8 @@ fn conditions(old: &Value, new: &mut Value, presume: bool, traits: &mut Traits) 
     }
 }
 
-/// Whether the only difference is how far something is that is under way in both statuses: what a part waits for, or
-/// the progress of a certificate.
+/// Whether the statuses differ only in progress: both wait, and differ in what a part waits for, or in the progress of a
+/// certificate.
 pub(super) fn is_progress(old: &Value, new: &Value) -> bool {
     let mut without = new.clone();
     undo_progress(old, &mut without);

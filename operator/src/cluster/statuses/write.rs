@@ -58,11 +58,11 @@ impl Writer {
         let written = self.put(&key, &version, status, confirm);
         let outcome = match tokio::time::timeout(PATIENCE, written).await {
             Ok(Ok(Some(live))) => {
-                debug!(object = %key, "status written");
+                debug!(object = %key, "the status of an object is written");
                 Ok(live)
             }
             Ok(Ok(None)) => {
-                debug!(object = %key, "the status is another controller's");
+                debug!(object = %key, "the status of an object belongs to another controller");
                 Err(WriteFailure::NotOurs)
             }
             Ok(Err(kube::Error::Api(answer))) if answer.is_conflict() => {
@@ -96,9 +96,9 @@ impl Writer {
 
     fn failed(&self, key: &ObjectKey, error: &dyn Display) {
         if self.lines.admit(&key.name.namespace) {
-            warn!(object = %key, %error, "cannot write the status; trying again");
+            warn!(object = %key, %error, "cannot write the status of an object; trying again");
         } else {
-            debug!(object = %key, %error, "cannot write the status; trying again");
+            debug!(object = %key, %error, "cannot write the status of an object; trying again");
         }
     }
 

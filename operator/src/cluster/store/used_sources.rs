@@ -15,7 +15,8 @@ use super::Store;
 use crate::translate::Change;
 
 impl Store {
-    /// Notes that the watch has shown every source that is used. Sources that come to be used later have to be read.
+    /// Notes that the watch has shown every source that is used. Sources that are used for the first time later have to be
+    /// read.
     pub fn sources_are_watched(&mut self) {
         self.sources_live = true;
     }
@@ -51,7 +52,7 @@ impl Store {
                 }
                 Err(error) => {
                     if self.findings_log.admits(&key.name.namespace, now) {
-                        warn!(object = %key, %error, "cannot read it; trying again");
+                        warn!(object = %key, %error, "cannot read a Secret or ConfigMap that an object uses; trying again");
                     }
                 }
             }
@@ -76,7 +77,7 @@ impl Store {
         }
     }
 
-    /// Has a source read that an object of a namespace has come to use.
+    /// Has a source read that an object of a namespace has begun to use.
     pub(super) fn want(&mut self, namespace: &Arc<str>, source: ObjectKey, now: Instant) {
         if !self.is_wanting(&source) {
             return;

@@ -119,7 +119,7 @@ impl Store {
         } = watched;
         self.metrics.event(key.kind);
         for finding in findings {
-            debug!(object = %key, finding = %finding, "read");
+            debug!(object = %key, finding = %finding, "an object was read, and has a problem");
         }
         if is_source(key.kind) {
             self.reads.overtake(&key);
@@ -142,7 +142,7 @@ impl Store {
                 .claims
                 .observe(&key.name, seen, clock::both(now))
             {
-                warn!(claim = %key.name, "not as an operator writes it; the leader of its release puts it right");
+                warn!(claim = %key.name, "a HostnameClaim is not as an operator writes it; the leader of its release repairs it");
             }
             return None;
         }

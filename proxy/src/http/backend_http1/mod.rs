@@ -1,4 +1,4 @@
-//! Owns HTTP/1.1 with backends. A connection has one request at a time.
+//! Sends requests to HTTP/1.1 backends and reads their responses. A connection has one request at a time.
 //!
 //! Nothing that waits holds a buffer: the request's own task writes the request and reads the head of the response, and
 //! whoever takes the body reads it from the socket. So a client that takes nothing of a hundred responses makes the proxy
