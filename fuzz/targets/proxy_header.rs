@@ -2,7 +2,7 @@
 //! them, and whoever it says that a connection is from, `ppp` says the same.
 #![no_main]
 
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use libfuzzer_sys::fuzz_target;
 use ppp::{HeaderResult, v1, v2};
@@ -37,7 +37,7 @@ fuzz_target!(|data: &[u8]| {
             // It takes longer ones, ports with a sign, and unknown words in those that name nobody.
             let named = theirs.filter(|header| {
                 let is_signed = header.version == 1 && data.contains(&b'+');
-                let is_client = matches!(header.source, Source::Client(_));
+                let is_client = matches!(header.source, Source::Client { .. });
                 is_client && !is_signed && header.length <= MAX_V2
             });
             assert_eq!(named, None, "ppp reads a client");
@@ -47,14 +47,18 @@ fuzz_target!(|data: &[u8]| {
 
 /// What `ppp` makes of the bytes.
 fn oracle(data: &[u8]) -> Option<Header> {
-    let client = |address: std::net::IpAddr, port| {
-        Source::Client(SocketAddr::new(address.to_canonical(), port))
-    };
+    let at = |address: IpAddr, port| SocketAddr::new(address.to_canonical(), port);
     let (version, source, length) = match HeaderResult::parse(data) {
         HeaderResult::V1(Ok(header)) => {
             let source = match header.addresses {
-                v1::Addresses::Tcp4(of) => client(of.source_address.into(), of.source_port),
-                v1::Addresses::Tcp6(of) => client(of.source_address.into(), of.source_port),
+                v1::Addresses::Tcp4(of) => Source::Client {
+                    client: at(of.source_address.into(), of.source_port),
+                    destination: at(of.destination_address.into(), of.destination_port),
+                },
+                v1::Addresses::Tcp6(of) => Source::Client {
+                    client: at(of.source_address.into(), of.source_port),
+                    destination: at(of.destination_address.into(), of.destination_port),
+                },
                 v1::Addresses::Unknown => Source::Peer,
             };
             (1, source, header.header.len())
@@ -63,12 +67,14 @@ fn oracle(data: &[u8]) -> Option<Header> {
             let is_tcp =
                 header.command == v2::Command::Proxy && header.protocol == v2::Protocol::Stream;
             let source = match header.addresses {
-                v2::Addresses::IPv4(of) if is_tcp => {
-                    client(of.source_address.into(), of.source_port)
-                }
-                v2::Addresses::IPv6(of) if is_tcp => {
-                    client(of.source_address.into(), of.source_port)
-                }
+                v2::Addresses::IPv4(of) if is_tcp => Source::Client {
+                    client: at(of.source_address.into(), of.source_port),
+                    destination: at(of.destination_address.into(), of.destination_port),
+                },
+                v2::Addresses::IPv6(of) if is_tcp => Source::Client {
+                    client: at(of.source_address.into(), of.source_port),
+                    destination: at(of.destination_address.into(), of.destination_port),
+                },
                 _ => Source::Peer,
             };
             (2, source, header.len())

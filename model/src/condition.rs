@@ -194,7 +194,7 @@ named! {
         NotRegistered,
         /// The issuer leads to an address that the operator does not connect to for tenants.
         AddressNotAllowed,
-        /// A certificate annotation with a value that is not valid.
+        /// An annotation with a value that is not valid.
         InvalidAnnotation,
         /// No certificate can be issued for the listener: its hostname is a wildcard or absent, or its Secret is in
         /// another namespace.

@@ -49,6 +49,7 @@ pub mod route;
 pub mod route_budget;
 mod route_bytes;
 pub mod selector;
+pub mod send_proxy;
 pub mod service;
 pub mod small;
 pub mod source_budget;

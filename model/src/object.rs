@@ -19,6 +19,7 @@ use crate::parameters::GatewayParameters;
 use crate::protocol::{Port, Transport, TransportPort};
 use crate::route::{PortRoute, Route, TlsRoute};
 use crate::selector::Labels;
+use crate::send_proxy::SendProxy;
 use crate::tls_policy::{BackendTlsPolicy, ConfigMap};
 
 /// Service, reduced to what routing needs.
@@ -56,6 +57,8 @@ pub struct ServicePort {
     pub transport: Option<Transport>,
     /// `appProtocol`.
     pub app_protocol: Option<Arc<str>>,
+    /// Which PROXY header it expects, by an annotation of the Service.
+    pub send_proxy: SendProxy,
 }
 
 /// EndpointSlice.

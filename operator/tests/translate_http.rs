@@ -14,8 +14,8 @@ use vestibule_operator_testing::objects::*;
 use vestibule_operator_testing::tls::policy;
 use vestibule_stream::proto::http_session::Carrier;
 use vestibule_stream::proto::{
-    self, BackendProtocol, external_auth, http_filter, http_match, http_value_match, path_modifier,
-    resource,
+    self, BackendProtocol, SendProxyProtocol, external_auth, http_filter, http_match,
+    http_value_match, path_modifier, resource,
 };
 use vestibule_stream::{ResourceKey, ResourceKind};
 use zeroize::Zeroizing;
@@ -733,6 +733,41 @@ fn services_say_what_they_speak() {
     assert_eq!(conditions(&world), FINE);
     world.apply([Change::Remove(policy("safe").key())]);
     assert_eq!(speak(&world)[3], None);
+}
+
+/// Requests of many clients share the connections to a backend, which begin with a header that names none of them.
+#[test]
+fn services_say_which_header_they_expect() {
+    let mut world = world();
+    put(&mut world, &web("[{backendRefs: [{name: web, port: 80}]}]"));
+    let header = |world: &Translator| match resource(world, ResourceKind::Backend, "red/web:80")? {
+        resource::Resource::Backend(backend) => Some(backend.send_proxy_protocol()),
+        other => panic!("{other:?}"),
+    };
+    let service = |value: &str| {
+        format!(
+            "
+apiVersion: v1
+kind: Service
+metadata: {{name: web, namespace: red, annotations: {{vestibule.dev/send-proxy-protocol: '{value}'}}}}
+spec: {{ports: [{{name: plain, port: 80}}, {{name: h2c, port: 81}}]}}
+"
+        )
+    };
+    assert_eq!(header(&world), Some(SendProxyProtocol::Unspecified));
+    for (value, sent) in [
+        ("v1", SendProxyProtocol::V1),
+        ("plain=v2", SendProxyProtocol::V2),
+        ("h2c=v2", SendProxyProtocol::Unspecified),
+    ] {
+        put(&mut world, &service(value));
+        assert_eq!(header(&world), Some(sent), "{value}");
+        assert_eq!(conditions(&world), FINE);
+    }
+    put(&mut world, &service("yes"));
+    assert_eq!(header(&world), None);
+    let refused = "Accepted=True/Accepted ResolvedRefs=False/InvalidAnnotation";
+    assert_eq!(conditions(&world), refused);
 }
 
 #[test]

@@ -5,6 +5,8 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use vestibule_model::send_proxy::HeaderVersion;
+
 use crate::health::{EndpointFailure, EndpointHealth, in_turn};
 use crate::retry_budget::{RetryBudget, RetryBudgets};
 use crate::slot_map::Slot;
@@ -30,6 +32,8 @@ pub struct Target {
     pub endpoints: Arc<[SocketAddr]>,
     /// The protocol for HTTP requests.
     pub protocol: Protocol,
+    /// The PROXY header with which every connection to it begins, before TLS; `None` if it expects none.
+    pub(crate) send_proxy: Option<HeaderVersion>,
     /// TLS settings; `None` for plaintext.
     pub(crate) tls: Option<Arc<upstream::Tls>>,
     /// Those Gateways that show their client certificate only to chosen backends, and have chosen this one.

@@ -26,7 +26,7 @@ use crate::accesslog::ConnectionRecord;
 use crate::acknowledgement;
 use crate::bind::BindKey;
 use crate::challenge::ChallengeQuery;
-use crate::client_address;
+use crate::client_address::{self, Introduced};
 use crate::close_reason::CloseReason;
 use crate::deadline::within;
 use crate::hello::{HelloReader, ServerName};
@@ -70,10 +70,14 @@ pub(crate) fn accept(plane: &Arc<DataPlane>, client: TcpStream, peer: SocketAddr
     }
 }
 
-/// The bytes that were read of a connection, and the time that is left for the rest of the hello.
+/// What is known of a connection before its hello.
 struct First {
+    /// The bytes that were already read.
     bytes: Vec<u8>,
+    /// The time that is left for the rest of the hello.
     left: Duration,
+    /// The address that the client connected to, if a PROXY header named it.
+    destination: Option<SocketAddr>,
 }
 
 /// Reads the first bytes of a connection: a PROXY header if one is expected, and then TLS or a request. All of this has
@@ -87,6 +91,7 @@ async fn begin(
     let mut first = First {
         bytes: Vec::new(),
         left: record.plane().limits.hello_deadline,
+        destination: None,
     };
     // A hello comes in one piece and has a reply. Everything else may come in several small pieces.
     if beginning.layer != Layer::Tls || beginning.proxy_protocol().is_some() {
@@ -99,7 +104,9 @@ async fn begin(
         // send nothing, and nobody waits for a header from it.
         let introduced = client_address::introduce(client, record, &mut permit, protocol);
         let introduced = within(first.left, Box::pin(introduced)).await;
-        first.bytes = introduced.map_err(|_| CloseReason::HelloTimeout)??;
+        let Introduced { rest, destination } =
+            introduced.map_err(|_| CloseReason::HelloTimeout)??;
+        (first.bytes, first.destination) = (rest, destination);
         first.left = first.left.saturating_sub(record.started().elapsed());
     }
     match beginning.layer {
@@ -108,7 +115,7 @@ async fn begin(
             Ok(Step::Http(head, version, permit))
         }
         Layer::Tls => open_tls(client, record, permit, first).await,
-        Layer::Bytes => open_tcp(record, permit, first.bytes).await,
+        Layer::Bytes => open_tcp(client, record, permit, first).await,
     }
 }
 
@@ -120,6 +127,7 @@ async fn open_tls(
     first: First,
 ) -> Result<Step, CloseReason> {
     let plane = Arc::clone(record.plane());
+    let named = first.destination;
     let mut reader = HelloReader::new(plane.limits.hello_bytes);
     let read = within(first.left, hello::read(client, &mut reader, first.bytes)).await;
     let hello = read.map_err(|_| CloseReason::HelloTimeout)??;
@@ -150,7 +158,7 @@ async fn open_tls(
         }
         Mode::Passthrough => {
             drop(permit);
-            match connect(record, random, None).await? {
+            match connect(client, record, named, random, None).await? {
                 Stream::Plain(backend) => Ok(Step::Relay(
                     backend.into_socket(),
                     Kind::Passed(replay.into()),
@@ -167,7 +175,8 @@ async fn open_tls(
             }
             let session = handshake(client, config, replay, cost, record).await?;
             drop(permit);
-            Ok(match connect(record, random, Some(credentials)).await? {
+            let connected = connect(client, record, named, random, Some(credentials)).await?;
+            Ok(match connected {
                 Stream::Plain(backend) => {
                     let socket = backend.into_socket();
                     Step::Relay(socket, Kind::Terminated(session), Ending::Client)
@@ -180,12 +189,12 @@ async fn open_tls(
     }
 }
 
-/// Connects to a backend that is selected by port alone, without waiting for a byte of the client. `first` are bytes
-/// that were already read.
+/// Connects to a backend that is selected by port alone, without waiting for a byte of the client.
 async fn open_tcp(
+    client: &TcpStream,
     record: &mut ConnectionRecord,
     permit: HelloPermit,
-    first: Vec<u8>,
+    first: First,
 ) -> Result<Step, CloseReason> {
     let plane = Arc::clone(record.plane());
     let random = plane.random();
@@ -193,12 +202,14 @@ async fn open_tcp(
     let selection = snapshot.select_by_port(record.bind())?;
     let (_, _, credentials) = take(&snapshot, record, selection, random)?;
     drop((permit, snapshot));
-    Ok(match connect(record, random, Some(credentials)).await? {
+    let named = first.destination;
+    let connected = connect(client, record, named, random, Some(credentials)).await?;
+    Ok(match connected {
         Stream::Plain(backend) => {
-            let passed = Kind::Passed(first.into());
+            let passed = Kind::Passed(first.bytes.into());
             Step::Relay(backend.into_socket(), passed, Ending::Neither)
         }
-        Stream::Tls(backend) => Step::Originate(backend, first),
+        Stream::Tls(backend) => Step::Originate(backend, first.bytes),
     })
 }
 

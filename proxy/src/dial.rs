@@ -9,7 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use rustix::io::Errno;
+use rustix::net::SendFlags;
 use socket2::SockRef;
+use tokio::io::{AsyncWriteExt, Interest};
 use tokio::net::{TcpSocket, TcpStream};
 use tokio_rustls::TlsConnector;
 
@@ -20,6 +22,7 @@ use crate::deadline::within;
 use crate::health::EndpointFailure;
 use crate::keepalive::set_keepalive;
 use crate::plane::DataPlane;
+use crate::proxy_header::write::{self, ClientConnection};
 use crate::upstream::{Alpn, Credentials, Meter, Metered, Stream};
 
 /// The traffic that a connection to a backend carries.
@@ -32,22 +35,24 @@ pub(crate) enum Carries<'a> {
     Terminated(&'a Credentials),
 }
 
-/// Connects to one endpoint of `backend`, and records whether that succeeded.
+/// Connects to one endpoint of `backend` for the connection of a client, and records whether that succeeded.
 pub(crate) async fn connect(
     plane: &DataPlane,
     backend: &Backend,
     endpoint: SocketAddr,
     carries: Carries<'_>,
+    client: Option<&ClientConnection<'_>>,
     allowed: Duration,
 ) -> Result<Stream, CloseReason> {
+    let target = &backend.target;
     let result = match carries {
         Carries::Passthrough => {
-            let opened = attempt(plane, endpoint, FirstBytes::Ours, allowed).await;
-            opened.map(|tcp| Stream::Plain(Metered::new(tcp, meter(plane, endpoint))))
+            let begun = begin(plane, target, endpoint, FirstBytes::Ours, client, allowed).await;
+            begun.map(|tcp| Stream::Plain(Metered::new(tcp, meter(plane, endpoint))))
         }
         Carries::Terminated(credentials) => {
-            let (target, alpn) = (&backend.target, Alpn::None);
-            open(plane, target, credentials, endpoint, alpn, allowed).await
+            let alpn = Alpn::None;
+            open(plane, target, credentials, endpoint, alpn, client, allowed).await
         }
     };
     match &result {
@@ -79,8 +84,53 @@ pub(crate) enum FirstBytes {
     Unknown,
 }
 
+/// Connects to one endpoint of `target` over TCP, and sends the PROXY header that it expects, if it does. Nothing else is
+/// sent before it, whatever the connection is for.
+async fn begin(
+    plane: &DataPlane,
+    target: &Target,
+    endpoint: SocketAddr,
+    first: FirstBytes,
+    client: Option<&ClientConnection<'_>>,
+    allowed: Duration,
+) -> Result<TcpStream, CloseReason> {
+    let begun = Instant::now();
+    let mut tcp = attempt(plane, endpoint, first, allowed).await?;
+    if let Some(version) = target.send_proxy {
+        let header = write::header(version, client);
+        let left = allowed.saturating_sub(begun.elapsed());
+        // In a box, because most connections have no header.
+        let sent = Box::pin(introduce(&mut tcp, &header, first));
+        let sent = within(left, sent).await;
+        let sent = sent.map_err(|_| CloseReason::BackendConnectTimeout)?;
+        sent.map_err(|error| {
+            tracing::debug!(%endpoint, %error, "the PROXY header could not be sent");
+            CloseReason::BackendConnectFailed
+        })?;
+    }
+    Ok(tcp)
+}
+
+/// Sends a PROXY header. If bytes of this proxy follow at once, the kernel keeps it until then, so that both are in one
+/// packet.
+async fn introduce(tcp: &mut TcpStream, header: &[u8], first: FirstBytes) -> io::Result<()> {
+    let mut rest = header;
+    if first == FirstBytes::Ours {
+        let flags = SendFlags::MORE | SendFlags::NOSIGNAL;
+        let sent = tcp.try_io(Interest::WRITABLE, || {
+            rustix::net::send(&*tcp, header, flags).map_err(io::Error::from)
+        });
+        match sent {
+            Ok(sent) => rest = header.get(sent..).unwrap_or_default(),
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+            Err(error) => return Err(error),
+        }
+    }
+    tcp.write_all(rest).await
+}
+
 /// Connects to one endpoint over TCP, unless it is a socket of this proxy itself.
-pub(crate) async fn attempt(
+async fn attempt(
     plane: &DataPlane,
     endpoint: SocketAddr,
     first: FirstBytes,
@@ -145,13 +195,15 @@ async fn dial(
     socket.connect(endpoint).await
 }
 
-/// Connects to one endpoint of `target`, once.
+/// Connects to one endpoint of `target`, once. `client` is the connection whose bytes are to be carried; `None` if the
+/// connection is for requests, which may be those of several clients.
 pub(crate) async fn open(
     plane: &DataPlane,
     target: &Target,
     credentials: &Credentials,
     endpoint: SocketAddr,
     alpn: Alpn,
+    client: Option<&ClientConnection<'_>>,
     allowed: Duration,
 ) -> Result<Stream, CloseReason> {
     // This is checked before anything is sent: without valid settings no connection is made.
@@ -164,7 +216,7 @@ pub(crate) async fn open(
         _ => FirstBytes::Ours,
     };
     let begun = Instant::now();
-    let tcp = attempt(plane, endpoint, first, allowed).await?;
+    let tcp = begin(plane, target, endpoint, first, client, allowed).await?;
     let tcp = Metered::new(tcp, meter(plane, endpoint));
     let Some((config, name)) = settings else {
         return Ok(Stream::Plain(tcp));

@@ -1,9 +1,11 @@
 //! Owns the reader of PROXY headers (versions 1 and 2 of the PROXY protocol). It is bounded and incremental, and does
-//! no I/O.
+//! no I/O. Its module `write` owns the headers that backends get.
 //!
 //! The crate `ppp` reads the same headers, and the tests compare with it. It is not used here for three reasons. It
 //! cannot tell bytes that may still become a header from bytes that never will, which is needed where a header is
 //! optional. It accepts v2 headers of 64 KiB. And it keeps the whole header for fields that are not used here.
+
+pub(crate) mod write;
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
@@ -33,8 +35,13 @@ pub struct Header {
 /// The source of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
-    /// The client with this address.
-    Client(SocketAddr),
+    /// A client.
+    Client {
+        /// Its address.
+        client: SocketAddr,
+        /// The address that it connected to.
+        destination: SocketAddr,
+    },
     /// The peer itself. It is a health check by the sender (`LOCAL`), or the sender does not know the client's address,
     /// or the address is not one that a TCP connection can have.
     Peer,
@@ -97,20 +104,21 @@ fn source_v1(line: &[u8]) -> Option<Source> {
     let mut word = || std::str::from_utf8(words.next()?).ok();
     let (source, destination) = (word()?, word()?);
     let (port, other_port) = (word()?, word()?);
-    port_v1(other_port)?;
-    let port = port_v1(port)?;
-    let address = match family {
+    let ports = (port_v1(port)?, port_v1(other_port)?);
+    let source = match family {
         b"TCP4" => {
-            let _: Ipv4Addr = destination.parse().ok()?;
-            IpAddr::V4(source.parse().ok()?)
+            let (source, destination): (Ipv4Addr, Ipv4Addr) =
+                (source.parse().ok()?, destination.parse().ok()?);
+            client(source.into(), destination.into(), ports)
         }
         b"TCP6" => {
-            let _: Ipv6Addr = destination.parse().ok()?;
-            IpAddr::V6(source.parse().ok()?)
+            let (source, destination): (Ipv6Addr, Ipv6Addr) =
+                (source.parse().ok()?, destination.parse().ok()?);
+            client(source.into(), destination.into(), ports)
         }
         _ => return None,
     };
-    words.next().is_none().then(|| client(address, port))
+    words.next().is_none().then_some(source)
 }
 
 /// Reads a port: a decimal number without leading zeros.
@@ -149,13 +157,15 @@ fn source_v2(command: u8, family: u8, body: &[u8]) -> Option<Source> {
         // Version 2, command PROXY, TCP over IPv4 and IPv6: the addresses of source and destination, then their ports.
         (0x21, 0x11) => {
             let (source, rest) = body.split_first_chunk::<4>()?;
-            let (_, rest) = rest.split_first_chunk::<4>()?;
-            Some(client(Ipv4Addr::from(*source).into(), ports(rest)?))
+            let (destination, rest) = rest.split_first_chunk::<4>()?;
+            let (source, destination) = (Ipv4Addr::from(*source), Ipv4Addr::from(*destination));
+            Some(client(source.into(), destination.into(), ports(rest)?))
         }
         (0x21, 0x21) => {
             let (source, rest) = body.split_first_chunk::<16>()?;
-            let (_, rest) = rest.split_first_chunk::<16>()?;
-            Some(client(Ipv6Addr::from(*source).into(), ports(rest)?))
+            let (destination, rest) = rest.split_first_chunk::<16>()?;
+            let (source, destination) = (Ipv6Addr::from(*source), Ipv6Addr::from(*destination));
+            Some(client(source.into(), destination.into(), ports(rest)?))
         }
         // Command LOCAL, after which everything is ignored; and unspecified families, datagrams and UNIX sockets.
         (0x20, _) | (0x21, 0x00 | 0x12 | 0x22 | 0x31 | 0x32) => Some(Source::Peer),
@@ -163,14 +173,21 @@ fn source_v2(command: u8, family: u8, body: &[u8]) -> Option<Source> {
     }
 }
 
-/// The port of the source. Both ports have to be there.
-fn ports(bytes: &[u8]) -> Option<u16> {
-    let ([high, low, _, _], _) = bytes.split_first_chunk()?;
-    Some(u16::from_be_bytes([*high, *low]))
+/// The ports of source and destination. Both have to be there.
+fn ports(bytes: &[u8]) -> Option<(u16, u16)> {
+    let (source, rest) = bytes.split_first_chunk()?;
+    let (destination, _) = rest.split_first_chunk()?;
+    Some((
+        u16::from_be_bytes(*source),
+        u16::from_be_bytes(*destination),
+    ))
 }
 
-fn client(address: IpAddr, port: u16) -> Source {
-    Source::Client(SocketAddr::new(address.to_canonical(), port))
+fn client(source: IpAddr, destination: IpAddr, (port, destination_port): (u16, u16)) -> Source {
+    Source::Client {
+        client: SocketAddr::new(source.to_canonical(), port),
+        destination: SocketAddr::new(destination.to_canonical(), destination_port),
+    }
 }
 
 #[cfg(test)]

@@ -13,6 +13,8 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use vestibule_model::send_proxy::HeaderVersion;
+
 use crate::backend::{Backend, Protocol, Target};
 use crate::upstream::{self, Credentials, TlsIdentity};
 
@@ -22,10 +24,11 @@ pub(crate) const ATTEMPTS: usize = 3;
 /// Most attempts at one connection or request, however many configurations there were meanwhile.
 const ATTEMPTS_IN_ALL: usize = 3 * ATTEMPTS;
 
-/// The protocol and TLS settings of a connection to an endpoint.
+/// The protocol, PROXY header and TLS settings of a connection to an endpoint.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct ConnectionSettings {
     protocol: Protocol,
+    send_proxy: Option<HeaderVersion>,
     tls: Option<TlsIdentity>,
 }
 
@@ -34,6 +37,7 @@ impl ConnectionSettings {
     fn new(target: &Target, credentials: Option<&Credentials>) -> Self {
         Self {
             protocol: target.protocol,
+            send_proxy: target.send_proxy,
             tls: credentials.and_then(|shown| upstream::identity(target.tls.as_ref(), shown)),
         }
     }

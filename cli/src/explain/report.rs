@@ -215,6 +215,9 @@ pub(super) struct BackendView {
     pub(super) weight: u32,
     /// Number of ready endpoints; null if these may not be read.
     pub(super) ready: Option<usize>,
+    /// The version of the PROXY header with which connections to it begin, `v1` or `v2`, if there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(super) proxy_protocol: Option<&'static str>,
     /// Why it cannot be used, as `Reason: message`.
     #[serde(skip_serializing_if = "String::is_empty")]
     pub(super) problem: String,

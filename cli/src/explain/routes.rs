@@ -14,12 +14,13 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::TransportPort;
 use vestibule_model::reference::BackendRef;
 use vestibule_model::route::Route;
+use vestibule_model::send_proxy::HeaderVersion;
 use vestibule_model::tls_policy::Authorities;
 
 use super::candidates::{AttachedRoute, Candidate};
 use super::cluster_state::ClusterState;
 use super::report::{BackendView, RouteView, RuleView};
-use crate::backend::{policy_of, translated};
+use crate::backend::{header_of, policy_of, translated};
 use crate::hints::authorizer;
 
 /// The views of the routes of a listener, in order of precedence. Of routes that do not route single requests, the first
@@ -178,6 +179,8 @@ impl RouteContext<'_> {
             .or_else(|| self.unknown_filter(filters))
             .map(text);
         let (problem, remedy) = problem.unwrap_or_default();
+        let header = port.filter(|_| !hidden);
+        let header = header.and_then(|port| header_of(&cluster_state.translator, &name, port));
         BackendView {
             service: (&name).into(),
             port: one.port.map_or(0, std::num::NonZeroU16::get),
@@ -187,6 +190,7 @@ impl RouteContext<'_> {
             } else {
                 Some(ready.unwrap_or(0))
             },
+            proxy_protocol: header.map(HeaderVersion::as_str),
             problem,
             remedy,
         }

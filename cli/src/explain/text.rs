@@ -229,9 +229,13 @@ fn backend_text(backend: &BackendView, weights: bool) -> String {
     if weights {
         let _ = write!(text, " weight {}", backend.weight);
     }
+    let header = backend.proxy_protocol;
+    let header = header.map_or_else(String::new, |version| {
+        format!(", gets a PROXY header of {version}")
+    });
     let _ = match (backend.problem.as_str(), backend.ready) {
-        ("", Some(ready)) => write!(text, " ({ready} ready)"),
-        ("", None) => write!(text, " (endpoints not readable)"),
+        ("", Some(ready)) => write!(text, " ({ready} ready{header})"),
+        ("", None) => write!(text, " (endpoints not readable{header})"),
         (problem, _) => write!(text, " ({problem})"),
     };
     text

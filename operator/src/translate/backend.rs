@@ -8,6 +8,7 @@ use vestibule_model::endpoint::Denied;
 use vestibule_model::key::{Kind, ObjectName};
 use vestibule_model::object::{EndpointSlice, Object, Service, ServicePort};
 use vestibule_model::protocol::Transport;
+use vestibule_model::send_proxy::{HeaderVersion, SendProxy};
 use vestibule_stream::proto::{self, resource};
 use vestibule_stream::{Encoded, Resource};
 
@@ -40,6 +41,15 @@ pub(super) fn speaks(port: &ServicePort) -> Speaks {
         _ => return Speaks::Other,
     };
     Speaks::Http { protocol, tls }
+}
+
+/// The PROXY header that a port expects, as it is on the stream. No route leads to a port of which that is not known.
+fn header_of(port: &ServicePort) -> proto::SendProxyProtocol {
+    match port.send_proxy {
+        SendProxy::Header(HeaderVersion::V1) => proto::SendProxyProtocol::V1,
+        SendProxy::Header(HeaderVersion::V2) => proto::SendProxyProtocol::V2,
+        SendProxy::Off | SendProxy::Unreadable => proto::SendProxyProtocol::Unspecified,
+    }
 }
 
 impl Translator {
@@ -187,6 +197,7 @@ impl Translator {
             endpoints: Vec::new(),
             protocol: protocol.into(),
             tls,
+            send_proxy_protocol: header_of(port).into(),
         }
     }
 }

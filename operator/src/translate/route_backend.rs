@@ -152,6 +152,10 @@ impl Translator {
         {
             return refuse(Reason::UnsupportedProtocol, message, action);
         }
+        let unreadable = port.send_proxy.refusal(&target, number, &reference.field);
+        if let Some(finding) = unreadable {
+            return Err(finding);
+        }
         if let Some((address, denied)) = self.only_denied(&target, transport) {
             return refuse(
                 Reason::EndpointNotAllowed,

@@ -29,6 +29,7 @@ use vestibule_model::protocol::{Port, Protocol, Transport};
 use vestibule_model::reference::{BackendRef, ParentRef, Reference};
 use vestibule_model::route::{PortRoute, TlsRoute};
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
+use vestibule_model::send_proxy::SendProxy;
 use vestibule_model::service::ServiceType;
 use vestibule_operator::translate::{
     Binds, CONTROLLER, Change, ClaimMode, ServiceSettings, Settings, Translator,
@@ -312,6 +313,7 @@ pub fn service(namespace: &str, name: &str, ports: &[u16]) -> Object {
                 port: Port::new(*port).expect("a port"),
                 transport: Some(transport),
                 app_protocol: None,
+                send_proxy: SendProxy::Off,
             })
             .collect(),
         external_name: false,

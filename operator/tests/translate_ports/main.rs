@@ -13,6 +13,7 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::{Group, Port, Protocol, Transport};
 use vestibule_model::reference::{BackendRef, ParentRef};
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
+use vestibule_model::send_proxy::{HeaderVersion, SendProxy};
 use vestibule_operator::translate::{
     Assigned, Change, ClaimMode, ClaimState, DesiredPort, DesiredService, GatewayService, Settings,
     Status, Translator,
@@ -550,6 +551,97 @@ fn a_backend_policy_is_no_matter_of_datagrams() {
         let over_tcp = by == Transport::Tcp;
         assert_eq!(backend.tls.is_some(), over_tcp);
         assert_eq!(translator.statuses().contains_key(&of_policy), over_tcp);
+    }
+}
+
+/// The PROXY header of a backend, as the proxies get it.
+fn header(translator: &Translator, name: &str) -> Option<proto::SendProxyProtocol> {
+    let key = ResourceKey::new(ResourceKind::Backend, name);
+    match translator.resources().get(&key)?.decode()? {
+        resource::Resource::Backend(backend) => Some(backend.send_proxy_protocol()),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A Service `red/db` whose TCP ports expect this.
+fn expecting(expected: SendProxy) -> Change {
+    let mut object = service("red", "db", &[1]);
+    let Object::Service(service) = &mut object else {
+        panic!("no Service");
+    };
+    for port in &mut service.ports {
+        if port.transport == Some(Transport::Tcp) {
+            port.send_proxy = expected;
+        }
+    }
+    Change::Put(object)
+}
+
+#[test]
+fn backends_get_the_header_that_their_service_expects() {
+    use proto::SendProxyProtocol::{Unspecified, V1, V2};
+    let mut world = objects(Transport::Tcp);
+    // Another Service, whose route is to stay as it is.
+    world.push(service("red", "other", &[1]));
+    let others = vec![backend("red", "other", 1, 1)];
+    for (name, section, to) in [("db", "one", backends()), ("other", "two", others)] {
+        let route = ("red", name, 5);
+        world.push(port_route(Transport::Tcp, route, at(Some(section)), to));
+    }
+    let mut translator = translated(world);
+    let leads_to = |translator: &Translator, name| {
+        let route = held(translator, Transport::Tcp, name).expect("it is published");
+        route.backends[0].backend.clone()
+    };
+    let route = of(Transport::Tcp, "db");
+    let none = Vec::<&str>::new();
+    assert_eq!(header(&translator, "red/db:1"), Some(Unspecified));
+    for (expected, sent) in [
+        (SendProxy::Header(HeaderVersion::V2), V2),
+        (SendProxy::Header(HeaderVersion::V1), V1),
+    ] {
+        translator.apply([expecting(expected)]);
+        assert_eq!(header(&translator, "red/db:1"), Some(sent));
+        assert_eq!(leads_to(&translator, "db"), "red/db:1");
+        assert_eq!(reasons(&translator, &route), none);
+    }
+    // The proxies would not know what to send, so they do not connect.
+    translator.apply([expecting(SendProxy::Unreadable)]);
+    assert_eq!(header(&translator, "red/db:1"), None);
+    assert_eq!(leads_to(&translator, "db"), "");
+    assert_eq!(reasons(&translator, &route), ["InvalidAnnotation"]);
+    let Some(Status::Route(status)) = translator.statuses().get(&route) else {
+        panic!("no status");
+    };
+    let mut conditions = status.parents[0].conditions.iter();
+    let resolved = conditions.find(|of| of.kind == ConditionType::ResolvedRefs);
+    let resolved = resolved.expect("a condition");
+    assert_eq!(resolved.truth, Truth::False);
+    assert_eq!(resolved.reason, Reason::InvalidAnnotation);
+    for part in ["vestibule.dev/send-proxy-protocol", "say v1 or v2"] {
+        assert!(resolved.message.contains(part), "{}", resolved.message);
+    }
+    assert_eq!(header(&translator, "red/other:1"), Some(Unspecified));
+    assert_eq!(leads_to(&translator, "other"), "red/other:1");
+    assert_eq!(reasons(&translator, &of(Transport::Tcp, "other")), none);
+
+    translator.apply([expecting(SendProxy::Off)]);
+    assert_eq!(header(&translator, "red/db:1"), Some(Unspecified));
+    assert_eq!(leads_to(&translator, "db"), "red/db:1");
+    assert_eq!(reasons(&translator, &route), none);
+}
+
+/// The PROXY protocol is about connections: the annotation of a Service is no matter of its UDP ports.
+#[test]
+fn headers_are_no_matter_of_datagrams() {
+    for expected in [SendProxy::Header(HeaderVersion::V2), SendProxy::Unreadable] {
+        let by = Transport::Udp;
+        let route = port_route(by, ("red", "all", 5), at(None), backends());
+        let mut translator = translated(objects(by).into_iter().chain([route]));
+        translator.apply([expecting(expected)]);
+        let sent = Some(proto::SendProxyProtocol::Unspecified);
+        assert_eq!(header(&translator, "red/db:1/udp"), sent);
+        assert_eq!(reasons(&translator, &of(by, "all")), Vec::<&str>::new());
     }
 }
 

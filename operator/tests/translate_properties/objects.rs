@@ -13,6 +13,7 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::{Protocol, Transport};
 use vestibule_model::reference::{BackendRef, ParentRef};
 use vestibule_model::selector::NamespaceScope;
+use vestibule_model::send_proxy::{HeaderVersion, SendProxy};
 use vestibule_model::tls_policy::GatewayTls;
 use vestibule_operator::translate::CONTROLLER;
 use vestibule_operator_testing::grants::a_hostname_grant;
@@ -170,8 +171,9 @@ fn an_object() -> impl Strategy<Value = Object> {
             a_name(),
             prop::sample::subsequence(vec![1u16, 2], 1..=2),
             prop::sample::select(&[None, None, Some("kubernetes.io/h2c"), Some("https"), Some("redis")][..]),
+            prop::sample::select(&HEADERS[..]),
         )
-            .prop_map(|(ns, n, ports, says)| speaking(service(ns, n, &ports), says)),
+            .prop_map(|(ns, n, ports, says, expects)| speaking(service(ns, n, &ports), says, expects)),
         2 => (a_tenant(), a_name(), 0u8..2, 1u16..3, prop::collection::vec(1u8..4, 0..3))
             .prop_map(|(ns, n, suffix, port, a)| slice(ns, n, suffix, port, &a)),
         2 => (a_tenant(), a_name(), holds).prop_map(|(ns, n, h)| secret(ns, n, h)),
@@ -301,11 +303,22 @@ fn an_http_route(
         })
 }
 
-/// A Service whose ports say this of themselves.
-fn speaking(mut service: Object, says: Option<&str>) -> Object {
+/// What TCP ports may expect before everything else.
+const HEADERS: [SendProxy; 4] = [
+    SendProxy::Off,
+    SendProxy::Off,
+    SendProxy::Header(HeaderVersion::V2),
+    SendProxy::Unreadable,
+];
+
+/// A Service whose ports say this of themselves, and whose TCP ports expect such a header.
+fn speaking(mut service: Object, says: Option<&str>, expects: SendProxy) -> Object {
     if let Object::Service(service) = &mut service {
         for port in &mut service.ports {
             port.app_protocol = says.map(Into::into);
+            if port.transport == Some(Transport::Tcp) {
+                port.send_proxy = expects;
+            }
         }
     }
     service

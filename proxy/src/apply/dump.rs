@@ -5,6 +5,8 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
 
+use vestibule_model::send_proxy::HeaderVersion;
+
 use super::http::HeldHttpRoute;
 use super::routes::HeldRoute;
 use super::{CertificateInfo, HeldListener, State};
@@ -249,6 +251,9 @@ pub struct BackendDump {
     /// not held.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub tls: Option<bool>,
+    /// The version of the PROXY header with which connections to it begin; `None` if there is none.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub send_proxy_protocol: Option<&'static str>,
     /// `address:port`.
     pub endpoints: Vec<String>,
     /// Those Gateways that show their client certificate only to chosen backends, and have chosen this one.
@@ -346,12 +351,14 @@ impl State {
                 .map(|(name, held)| {
                     let target = self.snapshot.backend(held.slot).map(|of| &of.target);
                     let tls = target.and_then(|target| target.tls.as_ref());
+                    let send_proxy = target.and_then(|target| target.send_proxy);
                     let endpoints = target.iter().flat_map(|target| target.endpoints.iter());
                     let shown = target.iter().flat_map(|target| &target.certificate_of);
                     BackendDump {
                         name: name.to_string(),
                         held: held.held,
                         tls: tls.map(|tls| !tls.is_closed()),
+                        send_proxy_protocol: send_proxy.map(HeaderVersion::as_str),
                         endpoints: endpoints.map(ToString::to_string).collect(),
                         certificate_of: shown.map(ToString::to_string).collect(),
                     }

@@ -8,6 +8,7 @@ use vestibule_model::endpoint::EndpointRules;
 use vestibule_model::hostname::HostPattern;
 use vestibule_model::hostname_grant::MAX_CONNECTION_SHARES;
 use vestibule_model::path::PathPrefix;
+use vestibule_model::send_proxy::HeaderVersion;
 use vestibule_stream::proto;
 
 use super::clients::{ClientMode, ValidationSpec};
@@ -350,10 +351,17 @@ pub(super) fn backend(
         Ok(proto::BackendProtocol::Websocket) => backend::Protocol::WebSocket,
         Err(_) => return Err(RejectReason::UnknownResource("the backend's protocol")),
     };
+    let send_proxy = match proto::SendProxyProtocol::try_from(wire.send_proxy_protocol) {
+        Ok(proto::SendProxyProtocol::Unspecified) => None,
+        Ok(proto::SendProxyProtocol::V1) => Some(HeaderVersion::V1),
+        Ok(proto::SendProxyProtocol::V2) => Some(HeaderVersion::V2),
+        Err(_) => return Err(RejectReason::UnknownResource("the backend's PROXY header")),
+    };
     let (endpoints, left_out) = endpoints(&wire.endpoints, rules)?;
     let target = Target {
         endpoints,
         protocol,
+        send_proxy,
         // TLS settings are read elsewhere, because they depend on the trust bundles that are held.
         tls: None,
         certificate_of: wire
@@ -574,6 +582,23 @@ mod tests {
             let error = backend(name, &with("::1", 443), &rules).unwrap_err();
             assert_eq!(error.reason(), "InvalidName", "{name}");
         }
+    }
+
+    #[test]
+    fn a_backend_expects_a_header_that_this_release_knows() {
+        let read = |send_proxy_protocol| {
+            let wire = proto::Backend {
+                send_proxy_protocol,
+                ..Default::default()
+            };
+            let read = backend("team-a/web:443", &wire, &EndpointRules::default());
+            read.map(|spec| spec.target.send_proxy)
+        };
+        assert_eq!(read(0).unwrap(), None);
+        assert_eq!(read(1).unwrap(), Some(HeaderVersion::V1));
+        assert_eq!(read(2).unwrap(), Some(HeaderVersion::V2));
+        // A connection without the header would be refused, or be that of another client.
+        assert!(matches!(read(3), Err(RejectReason::UnknownResource(_))));
     }
 
     #[test]

@@ -1,21 +1,28 @@
 //! Owns the attempts to connect to a backend for a client's connection.
 
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Instant;
+
+use tokio::net::TcpStream;
 
 use super::select::decide_again;
 use crate::accesslog::ConnectionRecord;
 use crate::close_reason::CloseReason;
 use crate::dial::{self, Carries};
+use crate::proxy_header::write::ClientConnection;
 use crate::tried::Tried;
 use crate::upstream::{Credentials, Stream};
 
 /// Connects to the endpoint that was chosen. After a failure, route, backend and endpoint are decided again, by the
 /// snapshot that is then in force. The old configuration may be the very reason of the failure.
 ///
-/// `credentials` is `None` if the client's TLS is passed through.
+/// `named` is the address that the client connected to, if a PROXY header named it. `credentials` is `None` if the
+/// client's TLS is passed through.
 pub(super) async fn connect(
+    client: &TcpStream,
     record: &mut ConnectionRecord,
+    named: Option<SocketAddr>,
     random: u64,
     mut credentials: Option<Credentials>,
 ) -> Result<Stream, CloseReason> {
@@ -31,7 +38,12 @@ pub(super) async fn connect(
         let carries = credentials
             .as_ref()
             .map_or(Carries::Passthrough, Carries::Terminated);
-        let dialled = dial::connect(&plane, &backend, endpoint, carries, allowed).await;
+        let told = match backend.target.send_proxy {
+            Some(_) => Some(describe(client, record, named)?),
+            None => None,
+        };
+        let told = told.as_ref();
+        let dialled = dial::connect(&plane, &backend, endpoint, carries, told, allowed).await;
         let reason = match dialled {
             Ok(stream) => {
                 let meter = stream.meter();
@@ -63,4 +75,22 @@ pub(super) async fn connect(
         plane.metrics.connect_retries.inc();
         record.connect_retries = record.connect_retries.saturating_add(1);
     }
+}
+
+/// The connection of the client, for a backend that expects a PROXY header.
+fn describe<'a>(
+    client: &TcpStream,
+    record: &'a ConnectionRecord,
+    named: Option<SocketAddr>,
+) -> Result<ClientConnection<'a>, CloseReason> {
+    let destination = match named {
+        Some(named) => named,
+        // Without the address of its socket, the header would have to say that no client is there.
+        None => client.local_addr().map_err(|_| CloseReason::ClientReset)?,
+    };
+    Ok(ClientConnection {
+        client: record.client(),
+        destination,
+        server_name: record.basis.server_name.as_ref(),
+    })
 }

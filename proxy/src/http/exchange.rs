@@ -392,6 +392,7 @@ impl Exchange<'_> {
             endpoint,
             alpn,
             tls,
+            send_proxy: target.send_proxy,
             alone: alpn != Alpn::Http1 && alone(),
             tenant: tenant.unwrap_or_default(),
         }
@@ -475,6 +476,7 @@ impl Exchange<'_> {
             &self.credentials,
             key.endpoint,
             key.alpn,
+            None,
             allowed,
         );
         let stream = open.await?;

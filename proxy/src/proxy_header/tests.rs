@@ -18,8 +18,11 @@ fn header(version: u8, source: Source, length: usize) -> Progress {
     })
 }
 
-fn from(text: &str) -> Source {
-    Source::Client(text.parse().unwrap())
+fn from(client: &str, destination: &str) -> Source {
+    Source::Client {
+        client: client.parse().unwrap(),
+        destination: destination.parse().unwrap(),
+    }
 }
 
 #[test]
@@ -27,16 +30,19 @@ fn version_1_names_a_client_or_nobody() {
     for (line, source) in [
         (
             "PROXY TCP4 192.0.2.1 198.51.100.2 5678 443\r\n",
-            from("192.0.2.1:5678"),
+            from("192.0.2.1:5678", "198.51.100.2:443"),
         ),
-        ("PROXY TCP4 0.0.0.0 0.0.0.0 0 0\r\n", from("0.0.0.0:0")),
+        (
+            "PROXY TCP4 0.0.0.0 0.0.0.0 0 0\r\n",
+            from("0.0.0.0:0", "0.0.0.0:0"),
+        ),
         (
             "PROXY TCP6 2001:db8::1 ::1 65535 443\r\n",
-            from("[2001:db8::1]:65535"),
+            from("[2001:db8::1]:65535", "[::1]:443"),
         ),
         (
             "PROXY TCP6 ::ffff:192.0.2.1 ::1 1 443\r\n",
-            from("192.0.2.1:1"),
+            from("192.0.2.1:1", "[::1]:443"),
         ),
         ("PROXY UNKNOWN\r\n", Source::Peer),
         ("PROXY UNKNOWN whatever it says\r\n", Source::Peer),
@@ -70,11 +76,12 @@ fn version_2_names_a_client_or_nobody() {
     v6[32..].copy_from_slice(&[0x16, 0x2e, 1, 187]);
     let with_more = [&v4[..], &[4, 0, 2, 0, 0]].concat();
     let with_most = [&v4[..], &[0; MAX_V2 - 28]].concat();
+    let named = from("192.0.2.1:5678", "198.51.100.2:443");
     for (bytes, source) in [
-        (v2(0x21, 0x11, &v4), from("192.0.2.1:5678")),
-        (v2(0x21, 0x21, &v6), from("[2001:db8::1]:5678")),
-        (v2(0x21, 0x11, &with_more), from("192.0.2.1:5678")),
-        (v2(0x21, 0x11, &with_most), from("192.0.2.1:5678")),
+        (v2(0x21, 0x11, &v4), named),
+        (v2(0x21, 0x21, &v6), from("[2001:db8::1]:5678", "[::]:443")),
+        (v2(0x21, 0x11, &with_more), named),
+        (v2(0x21, 0x11, &with_most), named),
         (v2(0x20, 0x11, &v4), Source::Peer),
         (v2(0x20, 0, &[]), Source::Peer),
         (v2(0x21, 0, &[]), Source::Peer),
@@ -152,10 +159,14 @@ fn oracle(bytes: &[u8]) -> Progress {
             let length = read.header.len();
             match read.addresses {
                 v1::Addresses::Tcp4(of) => {
-                    header(1, client(of.source_address.into(), of.source_port), length)
+                    let ports = (of.source_port, of.destination_port);
+                    let (from, to) = (of.source_address.into(), of.destination_address.into());
+                    header(1, client(from, to, ports), length)
                 }
                 v1::Addresses::Tcp6(of) => {
-                    header(1, client(of.source_address.into(), of.source_port), length)
+                    let ports = (of.source_port, of.destination_port);
+                    let (from, to) = (of.source_address.into(), of.destination_address.into());
+                    header(1, client(from, to, ports), length)
                 }
                 v1::Addresses::Unknown => peer(1, length),
             }
@@ -164,10 +175,14 @@ fn oracle(bytes: &[u8]) -> Progress {
             let length = read.len();
             match (read.command, read.protocol, read.addresses) {
                 (v2::Command::Proxy, v2::Protocol::Stream, v2::Addresses::IPv4(of)) => {
-                    header(2, client(of.source_address.into(), of.source_port), length)
+                    let ports = (of.source_port, of.destination_port);
+                    let (from, to) = (of.source_address.into(), of.destination_address.into());
+                    header(2, client(from, to, ports), length)
                 }
                 (v2::Command::Proxy, v2::Protocol::Stream, v2::Addresses::IPv6(of)) => {
-                    header(2, client(of.source_address.into(), of.source_port), length)
+                    let ports = (of.source_port, of.destination_port);
+                    let (from, to) = (of.source_address.into(), of.destination_address.into());
+                    header(2, client(from, to, ports), length)
                 }
                 _ => peer(2, length),
             }
@@ -209,7 +224,8 @@ proptest! {
             }
         };
         let version = if is_binary { 2 } else { 1 };
-        prop_assert_eq!(read(&bytes), header(version, client(address, ports.0), bytes.len()));
+        let source = client(address, address, ports);
+        prop_assert_eq!(read(&bytes), header(version, source, bytes.len()));
         let part = &bytes[..cut.index(bytes.len())];
         prop_assert_eq!(read(part), Progress::NeedMore);
         let longer = [&bytes[..], &more].concat();

@@ -8,6 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use hyper::client::conn::http2;
 use tokio::sync::watch;
+use vestibule_model::send_proxy::HeaderVersion;
 
 use super::super::backend_http1::Http1Backend;
 use super::super::body::Upload;
@@ -34,6 +35,8 @@ pub(in crate::http) struct Key {
     /// The protocols that were offered when it was opened.
     pub(in crate::http) alpn: Alpn,
     pub(in crate::http) tls: Option<TlsIdentity>,
+    /// The PROXY header with which it began.
+    pub(in crate::http) send_proxy: Option<HeaderVersion>,
     /// Whether it has one request at a time in HTTP/2 too. The backend might end the connection because of a request,
     /// and that ends all requests on it.
     pub(in crate::http) alone: bool,
@@ -43,7 +46,13 @@ pub(in crate::http) struct Key {
 }
 
 /// What a connection has to have in common with a new one.
-type Purpose = (Alpn, Option<TlsIdentity>, bool, TenantKey);
+type Purpose = (
+    Alpn,
+    Option<TlsIdentity>,
+    Option<HeaderVersion>,
+    bool,
+    TenantKey,
+);
 
 impl Key {
     /// Whether requests at the same time share one connection.
@@ -53,7 +62,13 @@ impl Key {
 
     fn parts(&self) -> (usize, SocketAddr, Purpose) {
         let identity = self.backend.identity();
-        let purpose = (self.alpn, self.tls, self.alone, self.tenant);
+        let purpose = (
+            self.alpn,
+            self.tls,
+            self.send_proxy,
+            self.alone,
+            self.tenant,
+        );
         (identity, self.endpoint, purpose)
     }
 }

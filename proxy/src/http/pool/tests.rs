@@ -36,6 +36,7 @@ fn key(slots: &mut SlotAllocator<Backend>, namespace: &str, host: u8) -> Key {
         endpoint: ([10, 0, 0, host], 80).into(),
         alpn: Alpn::Http1,
         tls: None,
+        send_proxy: None,
         alone: false,
         tenant: TenantKey::default(),
     }
