@@ -170,14 +170,14 @@ async fn http(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What the answer to an upload says: whose it is, how long its body was, and a sum over the body.
+/// What the answer to an upload says: its tenant, the length of its body, and a sum over the body.
 pub(super) fn receipt(tenant: &str, body: &[u8]) -> String {
     let mut sum = DefaultHasher::new();
     sum.write(body);
     format!("{tenant} {} {:016x}", body.len(), sum.finish())
 }
 
-/// Whose request it is, as only the tenant's route says.
+/// The tenant of a request, which only the route names.
 fn tenant(request: &http::Request<Incoming>) -> Bytes {
     match request.headers().get("x-tenant") {
         Some(tenant) => Bytes::copy_from_slice(tenant.as_bytes()),
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_receipt_tells_whose_an_upload_is_and_that_a_byte_is_missing_or_another_one() {
+    fn a_receipt_has_the_tenant_and_differs_if_a_byte_does() {
         let body = b"abcdef";
         let good = receipt("t1", body);
         assert!(good.starts_with("t1 6 "), "{good}");

@@ -27,7 +27,7 @@ pub(super) enum Site {
 
 /// The port of plain TCP.
 pub(super) const TCP_PORT: u16 = 5432;
-/// The tenant whose the port is: it has no hostname, so it is one tenant's.
+/// The tenant that has the port. Plain TCP names no host, so a port is for one tenant.
 const TCP_TENANT: usize = 0;
 /// The service of the gRPC calls, and its method.
 const SERVICE: &str = "soak.Tenants";
