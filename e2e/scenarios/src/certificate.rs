@@ -6,7 +6,7 @@ use anyhow::{Context as _, Result};
 use jiff::civil::Date;
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
-    KeyUsagePurpose,
+    KeyUsagePurpose, PKCS_RSA_SHA256, RsaKeySize,
 };
 use rustls::RootCertStore;
 use rustls_pki_types::CertificateDer;
@@ -55,23 +55,35 @@ impl Authority {
 
     /// Signs a leaf for the hostnames.
     pub(crate) fn leaf(&self, hostnames: &[&str]) -> Result<Leaf> {
-        self.sign(hostnames, ExtendedKeyUsagePurpose::ServerAuth)
+        let key = KeyPair::generate()?;
+        self.sign(hostnames, ExtendedKeyUsagePurpose::ServerAuth, &key)
+    }
+
+    /// The same with an RSA key of 4096 bits, which is slow to sign with.
+    pub(crate) fn rsa_leaf(&self, hostnames: &[&str]) -> Result<Leaf> {
+        let key = KeyPair::generate_rsa_for(&PKCS_RSA_SHA256, RsaKeySize::_4096)?;
+        self.sign(hostnames, ExtendedKeyUsagePurpose::ServerAuth, &key)
     }
 
     /// Signs a leaf for a client.
     pub(crate) fn client(&self) -> Result<Leaf> {
-        self.sign(&[], ExtendedKeyUsagePurpose::ClientAuth)
+        let key = KeyPair::generate()?;
+        self.sign(&[], ExtendedKeyUsagePurpose::ClientAuth, &key)
     }
 
-    fn sign(&self, hostnames: &[&str], purpose: ExtendedKeyUsagePurpose) -> Result<Leaf> {
+    fn sign(
+        &self,
+        hostnames: &[&str],
+        purpose: ExtendedKeyUsagePurpose,
+        key: &KeyPair,
+    ) -> Result<Leaf> {
         let hostnames: Vec<String> = hostnames.iter().map(|&name| name.to_owned()).collect();
         let mut params = CertificateParams::new(hostnames)?;
         params
             .distinguished_name
             .push(DnType::CommonName, format!("{} leaf", self.name));
         params.extended_key_usages = vec![purpose];
-        let key = KeyPair::generate()?;
-        let leaf = params.signed_by(&key, &self.issuer)?;
+        let leaf = params.signed_by(key, &self.issuer)?;
         Ok(Leaf {
             chain: leaf.pem() + &self.intermediate,
             key: key.serialize_pem(),

@@ -1,7 +1,8 @@
 //! `echo`: the backend. Answers every request but those for a long answer with who it is and what it saw of the
 //! connection.
 //!
-//! It speaks as much HTTP/1.1 as curl needs: a request's head, no body, connections kept open, web sockets. Told to
+//! It speaks as much HTTP/1.1 as curl needs: a request's head, no body, connections kept open, web sockets. A client
+//! that begins with HTTP/2 (by prior knowledge) is answered in HTTP/2. Told to
 //! stop, it ends as a well-behaved application does; told to fail, it fails in one of three ways.
 
 mod serve;
@@ -31,6 +32,8 @@ pub(crate) const OWN_ALPN: &[u8] = b"vestibule-e2e";
 pub(crate) const LARGE: &str = "/large";
 /// The length of its body.
 pub(crate) const LARGE_BYTES: usize = 10 * 1024 * 1024;
+/// The path of a request in HTTP/1.1 that gets no answer.
+pub(crate) const SILENT: &str = "/silent";
 /// How long connections that are in use may go on after the last one was accepted.
 const PATIENCE: Duration = Duration::from_secs(5);
 

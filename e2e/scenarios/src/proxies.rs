@@ -6,7 +6,11 @@ use anyhow::{Context as _, Result, bail, ensure};
 use serde_json::Value;
 
 use crate::api::{self, items, name, text};
+use crate::tools::run;
 use crate::world::{NAMESPACE, PROXY, World, is_ready};
+
+/// The port of a proxy that has its metrics.
+const METRICS: u16 = 15021;
 
 /// A proxy's pod, and its address for a port of a Gateway.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -15,6 +19,24 @@ pub(crate) struct Door {
     pub(crate) pod: String,
     /// The pod's own address, with the internal port.
     pub(crate) address: SocketAddr,
+}
+
+impl Door {
+    /// The value of one of the proxy's metrics without labels.
+    pub(crate) async fn metric(&self, name: &str) -> Result<f64> {
+        let address = SocketAddr::new(self.address.ip(), METRICS);
+        let url = format!("http://{address}/metrics");
+        let arguments = ["--silent", "--show-error", "--fail", &url];
+        let metrics = run("curl".as_ref(), &arguments, &[], "").await?.must()?;
+        let value = value_of(&metrics, name);
+        value.with_context(|| format!("{} has no metric {name}", self.pod))
+    }
+}
+
+fn value_of(metrics: &str, name: &str) -> Option<f64> {
+    let mut lines = metrics.lines();
+    let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(' '))?;
+    value.trim().parse().ok()
 }
 
 /// Those of all proxies that are ready.
@@ -53,4 +75,16 @@ async fn internal_port(world: &World, gateway: (&str, &str), port: u16) -> Resul
         .and_then(|entry| number(entry, "targetPort"))
         .with_context(|| format!("the Service has no port {port}"))?;
     Ok(u16::try_from(internal)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_metric_is_found_by_its_whole_name() {
+        let metrics = "# HELP a_step Of a.\n# TYPE a_step gauge\na_step_more 3\na_step 2\n";
+        assert_eq!(value_of(metrics, "a_step"), Some(2.0));
+        assert_eq!(value_of(metrics, "a"), None);
+    }
 }

@@ -7,14 +7,14 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context as _, Result};
 use bytes::{Bytes, BytesMut};
 use futures::FutureExt as _;
 use http::{HeaderMap, Request};
 use http_body_util::{BodyExt as _, Empty};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
-use rustls::{ClientConfig, RootCertStore};
+use rustls::{ClientConfig, ClientConnection, RootCertStore};
 use rustls_pki_types::{CertificateDer, ServerName};
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::TcpStream;
@@ -191,6 +191,21 @@ impl Origin {
         let shown = shown.and_then(|chain| chain.first().cloned());
         let shown = shown.map(CertificateDer::into_owned);
         Ok((Box::new(stream), shown))
+    }
+
+    /// A ClientHello that offers these protocols before its own one (ALPN).
+    pub(crate) fn hello(&self, protocols: Vec<Vec<u8>>) -> Result<Vec<u8>> {
+        let config = self.tls.as_ref().context("in plaintext there is none")?;
+        let mut config = ClientConfig::clone(config);
+        let own = std::mem::take(&mut config.alpn_protocols);
+        config.alpn_protocols = [protocols, own].concat();
+        let name = ServerName::try_from(self.host.clone())?;
+        let mut client = ClientConnection::new(Arc::new(config), name)?;
+        let mut bytes = Vec::new();
+        while client.wants_write() {
+            client.write_tls(&mut bytes)?;
+        }
+        Ok(bytes)
     }
 
     /// Opens a connection, asks once, closes it.

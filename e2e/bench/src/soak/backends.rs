@@ -1,19 +1,34 @@
 //! Backends that die and come back: each is a port of this process, whose listener and connections are dropped at
 //! once and opened again later.
 
+use std::convert::Infallible;
+use std::future::{Ready, ready};
+use std::hash::{DefaultHasher, Hasher};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
+use bytes::Bytes;
+use http_body_util::{BodyExt, Full};
+use hyper::body::Incoming;
+use hyper::server::conn;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use rustls::ServerConfig;
 use socket2::{Domain, Socket, Type};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::{JoinHandle, JoinSet};
 use tokio_rustls::TlsAcceptor;
+use tonic::Status;
+use tonic::server::{Grpc, UnaryService};
 
+use crate::grpc::Raw;
 use crate::http1;
+
+/// Work that takes a little, so that there are requests that a death meets.
+const WORK: Duration = Duration::from_millis(2);
 
 /// What a backend speaks.
 #[derive(Clone)]
@@ -25,6 +40,10 @@ pub(super) enum Speaks {
     Tls(Arc<ServerConfig>),
     /// Bytes that go back.
     Bytes,
+    /// gRPC in plaintext: the answer's message is the `x-tenant` of the call.
+    Grpc,
+    /// HTTP/1.1: the answer's body is a [`receipt`].
+    Uploads,
 }
 
 /// Where they listen.
@@ -34,6 +53,9 @@ pub(super) struct Ports {
     pub(super) ws: [u16; 2],
     pub(super) pass: [u16; 2],
     pub(super) term: [u16; 2],
+    pub(super) grpc: [u16; 2],
+    pub(super) upload: [u16; 2],
+    pub(super) tcp: [u16; 2],
 }
 
 /// One backend.
@@ -102,6 +124,8 @@ async fn answer(stream: TcpStream, speaks: Speaks) {
     let _ = match speaks {
         Speaks::Http => http(stream).await,
         Speaks::Bytes => echo(stream).await,
+        Speaks::Grpc => calls(stream).await,
+        Speaks::Uploads => uploads(stream).await,
         Speaks::Tls(config) => match TlsAcceptor::from(config).accept(stream).await {
             Ok(stream) => echo(stream).await,
             Err(error) => Err(error),
@@ -140,9 +164,75 @@ async fn http(mut stream: TcpStream) -> std::io::Result<()> {
             "HTTP/1.1 200 OK\r\ncontent-length: {}\r\n\r\n{tenant}",
             tenant.len()
         );
-        // Work that takes a little, so that there are requests that a death meets.
-        tokio::time::sleep(Duration::from_millis(2)).await;
+        tokio::time::sleep(WORK).await;
         stream.write_all(answer.as_bytes()).await?;
     }
     Ok(())
+}
+
+/// What the answer to an upload says: its tenant, the length of its body, and a sum over the body.
+pub(super) fn receipt(tenant: &str, body: &[u8]) -> String {
+    let mut sum = DefaultHasher::new();
+    sum.write(body);
+    format!("{tenant} {} {:016x}", body.len(), sum.finish())
+}
+
+/// The tenant of a request, which only the route names.
+fn tenant(request: &http::Request<Incoming>) -> Bytes {
+    match request.headers().get("x-tenant") {
+        Some(tenant) => Bytes::copy_from_slice(tenant.as_bytes()),
+        None => Bytes::from_static(b"nobody"),
+    }
+}
+
+async fn uploads(stream: TcpStream) -> std::io::Result<()> {
+    let service = service_fn(|request: http::Request<Incoming>| async move {
+        let tenant = tenant(&request);
+        let body = request.into_body().collect().await?.to_bytes();
+        let receipt = receipt(&String::from_utf8_lossy(&tenant), &body);
+        Ok::<_, hyper::Error>(http::Response::new(Full::new(Bytes::from(receipt))))
+    });
+    let connection = conn::http1::Builder::new();
+    let served = connection.serve_connection(TokioIo::new(stream), service);
+    served.await.map_err(std::io::Error::other)
+}
+
+async fn calls(stream: TcpStream) -> std::io::Result<()> {
+    let service = service_fn(|request: http::Request<Incoming>| async move {
+        tokio::time::sleep(WORK).await;
+        let method = Says(tenant(&request));
+        Ok::<_, Infallible>(Grpc::new(Raw).unary(method, request).await)
+    });
+    let connection = conn::http2::Builder::new(TokioExecutor::new());
+    let served = connection.serve_connection(TokioIo::new(stream), service);
+    served.await.map_err(std::io::Error::other)
+}
+
+/// A method that answers with this message.
+struct Says(Bytes);
+
+impl UnaryService<Bytes> for Says {
+    type Response = Bytes;
+    type Future = Ready<Result<tonic::Response<Bytes>, Status>>;
+
+    fn call(&mut self, _: tonic::Request<Bytes>) -> Self::Future {
+        ready(Ok(tonic::Response::new(self.0.clone())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_receipt_has_the_tenant_and_differs_if_a_byte_does() {
+        let body = b"abcdef";
+        let good = receipt("t1", body);
+        assert!(good.starts_with("t1 6 "), "{good}");
+        assert_eq!(good, receipt("t1", body));
+        for other in [&b"abcde"[..], b"abcdeg", b"abdcef"] {
+            assert_ne!(receipt("t1", other), good);
+        }
+        assert_ne!(receipt("t2", body), good);
+    }
 }

@@ -8,17 +8,29 @@ use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use anyhow::{Context, Result};
 use tokio::net::{TcpListener, TcpStream};
 
+/// Where a proxy takes connections, and where the balancer does for all of them.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Doors {
+    /// For TLS.
+    pub(super) tls: SocketAddr,
+    /// For plain TCP.
+    pub(super) tcp: SocketAddr,
+}
+
+/// One of the doors.
+type Door = fn(&Doors) -> SocketAddr;
+
 /// A proxy behind it.
 #[derive(Debug)]
 pub(super) struct Upstream {
-    pub(super) address: SocketAddr,
+    doors: Doors,
     takes: AtomicBool,
 }
 
 impl Upstream {
-    pub(super) fn new(address: SocketAddr) -> Self {
+    pub(super) fn new(doors: Doors) -> Self {
         Self {
-            address,
+            doors,
             takes: AtomicBool::new(true),
         }
     }
@@ -40,29 +52,38 @@ pub(super) struct Balancer {
 
 impl Balancer {
     /// Listens, and serves for as long as the runtime does.
-    pub(super) async fn start(upstreams: Vec<Arc<Upstream>>) -> Result<(SocketAddr, Arc<Self>)> {
-        let listener = TcpListener::bind("127.0.0.1:0").await?;
-        let address = listener.local_addr()?;
+    pub(super) async fn start(upstreams: Vec<Arc<Upstream>>) -> Result<(Doors, Arc<Self>)> {
         let balancer = Arc::new(Self {
             upstreams,
             next: AtomicUsize::new(0),
             refused: AtomicUsize::new(0),
         });
-        let serving = Arc::clone(&balancer);
+        let doors = Doors {
+            tls: balancer.listen(|doors| doors.tls).await?,
+            tcp: balancer.listen(|doors| doors.tcp).await?,
+        };
+        Ok((doors, balancer))
+    }
+
+    /// Listens for what goes to one of the doors of the proxies.
+    async fn listen(self: &Arc<Self>, door: Door) -> Result<SocketAddr> {
+        let listener = TcpListener::bind("127.0.0.1:0").await?;
+        let address = listener.local_addr()?;
+        let serving = Arc::clone(self);
         tokio::spawn(async move {
             loop {
                 if let Ok((client, _)) = listener.accept().await {
                     let balancer = Arc::clone(&serving);
-                    tokio::spawn(async move { balancer.pass(client).await });
+                    tokio::spawn(async move { balancer.pass(client, door).await });
                 }
             }
         });
-        Ok((address, balancer))
+        Ok(address)
     }
 
-    async fn pass(&self, mut client: TcpStream) {
+    async fn pass(&self, mut client: TcpStream, door: Door) {
         let Ok(upstream) = self.choose() else { return };
-        match TcpStream::connect(upstream.address).await {
+        match TcpStream::connect(door(&upstream.doors)).await {
             Ok(mut proxy) => {
                 let _ = (client.set_nodelay(true), proxy.set_nodelay(true));
                 let _ = tokio::io::copy_bidirectional(&mut client, &mut proxy).await;

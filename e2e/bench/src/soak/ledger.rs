@@ -24,9 +24,27 @@ pub(super) enum Kind {
     Passthrough,
     /// TLS that the proxy ends.
     Terminated,
+    /// gRPC calls, two at a time, to a backend that speaks HTTP/2 in plaintext.
+    Grpc,
+    /// Requests with a long body, whose answer says what of it arrived.
+    Upload,
+    /// Bytes on a port of their own.
+    Tcp,
 }
 
 impl Kind {
+    /// All of them.
+    pub(super) const ALL: [Self; 8] = [
+        Self::Http1,
+        Self::Http2,
+        Self::WebSocket,
+        Self::Passthrough,
+        Self::Terminated,
+        Self::Grpc,
+        Self::Upload,
+        Self::Tcp,
+    ];
+
     fn title(self) -> &'static str {
         match self {
             Self::Http1 => "HTTP/1.1 requests",
@@ -34,11 +52,20 @@ impl Kind {
             Self::WebSocket => "WebSockets",
             Self::Passthrough => "passed-through TLS connections",
             Self::Terminated => "terminated TLS connections",
+            Self::Grpc => "gRPC calls",
+            Self::Upload => "uploads",
+            Self::Tcp => "TCP connections",
         }
     }
 
-    /// Whether a backend that dies in the middle takes what it carries with it, whoever is in between. Requests
-    /// are not among that: they are GETs, and those are made again elsewhere.
+    /// Whether it consists of requests, each of which is counted. Otherwise, connections are counted.
+    pub(super) fn is_of_requests(self) -> bool {
+        matches!(self, Self::Http1 | Self::Http2 | Self::Grpc | Self::Upload)
+    }
+
+    /// Whether a backend that dies in the middle takes what it carries with it, whoever is in between. GETs are
+    /// not among that, because they are made again elsewhere. Calls and uploads are, because a proxy must not send
+    /// again what a backend may have seen.
     fn dies_with_its_backend(self) -> bool {
         !matches!(self, Self::Http1 | Self::Http2)
     }
@@ -187,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_death_excuses_what_it_takes_with_it_and_no_request() {
+    fn a_death_excuses_what_it_takes_with_it_and_no_get() {
         let ledger = Ledger::new();
         let error = anyhow::anyhow!("ended");
         let before = Instant::now();
@@ -199,5 +226,20 @@ mod tests {
         ledger.failed(Kind::Http1, 1, before, &error);
         ledger.failed(Kind::Passthrough, 1, before, &error);
         assert_eq!(ledger.blamed(), 3);
+    }
+
+    #[test]
+    fn a_death_excuses_the_upload_that_it_met_and_none_that_began_long_after_it() {
+        let ledger = Ledger::new();
+        let error = anyhow::anyhow!("ended");
+        let before = Instant::now();
+        ledger.died(&[Kind::Upload, Kind::Grpc]);
+        for kind in [Kind::Upload, Kind::Grpc] {
+            ledger.failed(kind, 1, before, &error);
+        }
+        assert_eq!(ledger.blamed(), 0);
+        let long_after = Instant::now() + AFTERMATH * 2;
+        ledger.failed(Kind::Upload, 1, long_after, &error);
+        assert_eq!(ledger.blamed(), 1);
     }
 }

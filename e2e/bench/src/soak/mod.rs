@@ -27,11 +27,11 @@ use clap::Args;
 use tokio::time::sleep;
 
 use self::backends::{Backend, Ports, Speaks};
-use self::balancer::{Balancer, Upstream};
+use self::balancer::{Balancer, Doors, Upstream};
 use self::clients::Clients;
 use self::ledger::{Kind, Ledger};
 use self::trend::Trend;
-use self::world::{EDITS, Site, World};
+use self::world::{EDITS, Site, TCP_PORT, World};
 use crate::child::{self, Guarded, Output};
 use crate::peers::free_address;
 use crate::tls::{Authority, server_config, verifying_config};
@@ -49,7 +49,7 @@ const MEMORY_ROOM: f64 = 8e6;
 const DESCRIPTOR_ROOM: f64 = 50.0;
 
 /// The backends, with the kinds of traffic that they carry.
-type Backends = [(Vec<Kind>, Vec<Backend>); 4];
+type Backends = [(Vec<Kind>, Vec<Backend>); 7];
 
 /// Options of `vestibule-bench soak`.
 #[derive(Args, Clone, Debug)]
@@ -60,7 +60,8 @@ pub(crate) struct SoakArgs {
     /// Tenants.
     #[arg(long, default_value_t = 50)]
     tenants: usize,
-    /// Requests a second of each tenant's HTTP/1.1 client; its HTTP/2 client makes twice as many.
+    /// Requests a second of each tenant's HTTP/1.1 client. The HTTP/2 client makes twice as many, and there are
+    /// half as many gRPC calls, and a quarter as many uploads.
     #[arg(long, default_value_t = 2.0)]
     rate: f64,
     /// Seconds between two restarts.
@@ -88,7 +89,7 @@ struct Launch {
     binary: PathBuf,
     folder: PathBuf,
     name: &'static str,
-    listen: SocketAddr,
+    doors: Doors,
     admin: SocketAddr,
 }
 
@@ -96,7 +97,9 @@ impl Launch {
     fn start(&self) -> Result<Guarded> {
         let mut command = Command::new(&self.binary);
         command.arg("run").arg(self.folder.join("manifests"));
-        command.args(["--port-map", &format!("443={}", self.listen.port())]);
+        for (port, door) in [(443, self.doors.tls), (TCP_PORT, self.doors.tcp)] {
+            command.args(["--port-map", &format!("{port}={}", door.port())]);
+        }
         command.args(["--admin", &self.admin.to_string()]);
         command
             .arg("--state-dir")
@@ -172,14 +175,17 @@ async fn soak(args: &SoakArgs) -> Result<()> {
             binary: binary.clone(),
             folder: folder.0.clone(),
             name,
-            listen: free_address()?,
+            doors: Doors {
+                tls: free_address()?,
+                tcp: free_address()?,
+            },
             admin: free_address()?,
         })
     };
     let (lasting, restarted) = (launch("lasting")?, launch("restarted")?);
     let mut kept = lasting.serve().await?;
     let other = restarted.serve().await?;
-    let upstreams = [&lasting, &restarted].map(|launch| Arc::new(Upstream::new(launch.listen)));
+    let upstreams = [&lasting, &restarted].map(|launch| Arc::new(Upstream::new(launch.doors)));
     let (target, balancer) = Balancer::start(upstreams.to_vec()).await?;
 
     let ledger = Arc::new(Ledger::new());
@@ -191,13 +197,7 @@ async fn soak(args: &SoakArgs) -> Result<()> {
         ending: AtomicBool::new(false),
         every: Duration::from_secs_f64(1.0 / args.rate),
     });
-    for tenant in 0..args.tenants {
-        // Each of the two proxies once.
-        for _ in 0..2 {
-            let check = clients.check(tenant).await;
-            check.with_context(|| format!("tenant {tenant} is not served at the beginning"))?;
-        }
-    }
+    check(&clients, args.tenants).await?;
     println!(
         "{} tenants, {} minutes; load {}.",
         args.tenants,
@@ -209,13 +209,7 @@ async fn soak(args: &SoakArgs) -> Result<()> {
     let end = Instant::now() + Duration::from_secs_f64(args.minutes * 60.0);
     let mut asking = tokio::task::JoinSet::new();
     for tenant in 0..args.tenants {
-        for kind in [
-            Kind::Http1,
-            Kind::Http2,
-            Kind::WebSocket,
-            Kind::Passthrough,
-            Kind::Terminated,
-        ] {
+        for kind in Kind::ALL {
             asking.spawn(Arc::clone(&clients).ask(kind, tenant));
         }
     }
@@ -245,6 +239,27 @@ async fn soak(args: &SoakArgs) -> Result<()> {
     report(&samples, &ledger, balancer.refused.load(Ordering::Relaxed))
 }
 
+/// Checks that both proxies serve.
+async fn check(clients: &Clients, tenants: usize) -> Result<()> {
+    // All of them share the port of TCP.
+    for (kind, tenants) in [
+        (Kind::Http1, tenants),
+        (Kind::Grpc, tenants),
+        (Kind::Tcp, 1),
+    ] {
+        for tenant in 0..tenants {
+            // Each of the two proxies once.
+            for _ in 0..2 {
+                let check = clients.check(kind, tenant).await;
+                check.with_context(|| {
+                    format!("{kind:?} of tenant {tenant} is not served at the beginning")
+                })?;
+            }
+        }
+    }
+    Ok(())
+}
+
 /// Starts the backends of each kind of traffic.
 fn start_backends(authority: &Authority, tenants: usize) -> Result<(Backends, Ports)> {
     let pass: Vec<String> = (0..tenants).map(|n| Site::Pass.hostname(n)).collect();
@@ -258,12 +273,18 @@ fn start_backends(authority: &Authority, tenants: usize) -> Result<(Backends, Po
         (vec![Kind::WebSocket], start(&Speaks::Http, 2)?),
         (vec![Kind::Passthrough], start(&secure, 2)?),
         (vec![Kind::Terminated], start(&Speaks::Bytes, 2)?),
+        (vec![Kind::Grpc], start(&Speaks::Grpc, 2)?),
+        (vec![Kind::Upload], start(&Speaks::Uploads, 2)?),
+        (vec![Kind::Tcp], start(&Speaks::Bytes, 2)?),
     ];
     let ports = Ports {
         web: ports(&backends[0].1)?,
         ws: ports(&backends[1].1)?,
         pass: ports(&backends[2].1)?,
         term: ports(&backends[3].1)?,
+        grpc: ports(&backends[4].1)?,
+        upload: ports(&backends[5].1)?,
+        tcp: ports(&backends[6].1)?,
     };
     Ok((backends, ports))
 }
@@ -291,8 +312,9 @@ async fn pause(time: Duration, end: Instant) {
 async fn edit(mut world: World, ledger: Arc<Ledger>, tenants: usize, end: Instant) -> Result<()> {
     let mut number = 0;
     while !is_over(end) {
-        let kind = EDITS[number % EDITS.len()];
-        // A stride that shares no factor with the number of kinds.
+        // One further in each round over the tenants, so that each of them meets every kind.
+        let kind = EDITS[(number + number / tenants) % EDITS.len()];
+        // A stride that meets every tenant, unless their number is a multiple of seven.
         world.edit(number * 7 % tenants, kind)?;
         ledger.edited(&format!("{kind:?}").to_lowercase());
         number += 1;
@@ -306,8 +328,9 @@ async fn kill(mut backends: Backends, ledger: Arc<Ledger>, end: Instant) -> Resu
     let mut number = 0;
     while !is_over(end) {
         pause(DEATHS.saturating_sub(DEAD), end).await;
-        let (kinds, of) = &mut backends[number % 4];
-        let index = number / 4 % of.len();
+        let groups = backends.len();
+        let (kinds, of) = &mut backends[number % groups];
+        let index = number / groups % of.len();
         let backend = of.get_mut(index).context("no such backend")?;
         ledger.died(kinds);
         backend.kill().await;

@@ -21,7 +21,17 @@ pub(super) enum Site {
     Pass,
     /// TLS that the proxy ends, with bytes behind it.
     Term,
+    /// HTTPS, with gRPC calls.
+    Grpc,
 }
+
+/// The port of plain TCP.
+pub(super) const TCP_PORT: u16 = 5432;
+/// The tenant that has the port. Plain TCP names no host, so a port is for one tenant.
+const TCP_TENANT: usize = 0;
+/// The service of the gRPC calls, and its method.
+const SERVICE: &str = "soak.Tenants";
+pub(super) const METHOD: &str = "/soak.Tenants/Name";
 
 impl Site {
     /// The hostname of a tenant.
@@ -30,6 +40,7 @@ impl Site {
             Self::Web => "web",
             Self::Pass => "pass",
             Self::Term => "term",
+            Self::Grpc => "grpc",
         };
         format!("{label}.t{tenant}.soak.test")
     }
@@ -145,16 +156,20 @@ impl World {
 
     fn write_routes(&self, tenant: usize) -> Result<()> {
         let of = self.tenants.get(tenant).context("no such tenant")?;
-        let [web, pass, term] =
-            [Site::Web, Site::Pass, Site::Term].map(|site| site.hostname(tenant));
+        let [web, pass, term, grpc] =
+            [Site::Web, Site::Pass, Site::Term, Site::Grpc].map(|site| site.hostname(tenant));
         let mut text = format!(
             "apiVersion: v1\nkind: Namespace\nmetadata: {{name: t{tenant}}}\n---\n\
              apiVersion: gateway.networking.k8s.io/v1\nkind: ListenerSet\nmetadata: {{namespace: t{tenant}, name: set}}\n\
              spec:\n  parentRef: {{namespace: platform, name: edge}}\n  listeners:\n  \
              - {{name: web, protocol: HTTPS, port: 443, hostname: {web}, tls: {{certificateRefs: [{{name: tls}}]}}}}\n  \
              - {{name: pass, protocol: TLS, port: 443, hostname: {pass}, tls: {{mode: Passthrough}}}}\n  \
-             - {{name: term, protocol: TLS, port: 443, hostname: {term}, tls: {{mode: Terminate, certificateRefs: [{{name: tls}}]}}}}\n"
+             - {{name: term, protocol: TLS, port: 443, hostname: {term}, tls: {{mode: Terminate, certificateRefs: [{{name: tls}}]}}}}\n  \
+             - {{name: grpc, protocol: HTTPS, port: 443, hostname: {grpc}, tls: {{certificateRefs: [{{name: tls}}]}}}}\n"
         );
+        if tenant == TCP_TENANT {
+            writeln!(text, "  - {{name: tcp, protocol: TCP, port: {TCP_PORT}}}")?;
+        }
         if of.has_extra {
             writeln!(
                 text,
@@ -169,6 +184,11 @@ impl World {
                 "[{name: web-a, port: 80, weight: 3}, {name: web-b, port: 80, weight: 1}]"
             }
         };
+        let filters = format!(
+            "[{{type: RequestHeaderModifier, requestHeaderModifier: {{set: [{{name: x-tenant, value: t{tenant}}}, \
+             {{name: x-version, value: v{}}}]}}}}]",
+            of.version
+        );
         write!(
             text,
             "---\napiVersion: gateway.networking.k8s.io/v1\nkind: HTTPRoute\n\
@@ -176,9 +196,15 @@ impl World {
              parentRefs: [{{kind: ListenerSet, group: gateway.networking.k8s.io, name: set, sectionName: web}}]\n  \
              hostnames: [{web}]\n  rules:\n  \
              - matches: [{{path: {{type: PathPrefix, value: /ws}}}}]\n    backendRefs: [{{name: ws, port: 80}}]\n  \
-             - filters: [{{type: RequestHeaderModifier, requestHeaderModifier: {{set: [{{name: x-tenant, value: t{tenant}}}, \
-             {{name: x-version, value: v{}}}]}}}}]\n    backendRefs: {to}\n",
-            of.version
+             - matches: [{{path: {{type: PathPrefix, value: /upload}}}}]\n    filters: {filters}\n    \
+             backendRefs: [{{name: upload, port: 80}}]\n  \
+             - filters: {filters}\n    backendRefs: {to}\n\
+             ---\napiVersion: gateway.networking.k8s.io/v1\nkind: GRPCRoute\n\
+             metadata: {{namespace: t{tenant}, name: grpc}}\nspec:\n  \
+             parentRefs: [{{kind: ListenerSet, group: gateway.networking.k8s.io, name: set, sectionName: grpc}}]\n  \
+             hostnames: [{grpc}]\n  rules:\n  \
+             - matches: [{{method: {{service: {SERVICE}}}}}]\n    filters: {filters}\n    \
+             backendRefs: [{{name: grpc, port: 80}}]\n"
         )?;
         for (name, hostname) in [("pass", pass), ("term", term)] {
             write!(
@@ -189,19 +215,33 @@ impl World {
                  hostnames: [{hostname}]\n  rules: [{{backendRefs: [{{name: {name}, port: 443}}]}}]\n"
             )?;
         }
+        if tenant == TCP_TENANT {
+            write!(
+                text,
+                "---\napiVersion: gateway.networking.k8s.io/v1\nkind: TCPRoute\n\
+                 metadata: {{namespace: t{tenant}, name: tcp}}\nspec:\n  \
+                 parentRefs: [{{kind: ListenerSet, group: gateway.networking.k8s.io, name: set, sectionName: tcp}}]\n  \
+                 rules: [{{backendRefs: [{{name: tcp, port: {TCP_PORT}}}]}}]\n"
+            )?;
+        }
         self.write(&format!("t{tenant}"), &text)
     }
 
     fn write_services(&self, tenant: usize) -> Result<()> {
         let of = self.tenants.get(tenant).context("no such tenant")?;
         let [first, second, third] = self.ports.web;
-        let services = [
+        let mut services = vec![
             ("web-a", 80, vec![first, second]),
             ("web-b", 80, vec![second, third]),
             ("ws", 80, self.ports.ws.to_vec()),
             ("pass", 443, self.ports.pass.to_vec()),
             ("term", 443, self.ports.term.to_vec()),
+            ("grpc", 80, self.ports.grpc.to_vec()),
+            ("upload", 80, self.ports.upload.to_vec()),
         ];
+        if tenant == TCP_TENANT {
+            services.push(("tcp", TCP_PORT, self.ports.tcp.to_vec()));
+        }
         let mut text = String::new();
         for (name, port, mut endpoints) in services {
             if of.swapped {
@@ -230,6 +270,7 @@ impl World {
         let names = [
             Site::Web.hostname(tenant),
             Site::Term.hostname(tenant),
+            Site::Grpc.hostname(tenant),
             format!("extra.t{tenant}.soak.test"),
         ];
         let (certificate, key) = self.authority.pair(&names)?;

@@ -1,19 +1,25 @@
 //! The backend's connections.
 
-use std::io;
+use std::io::{self, Cursor};
 use std::net::SocketAddr;
 use std::time::Duration;
 
 use anyhow::{Context as _, Result};
+use bytes::Bytes;
+use http::Response;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 
-use super::{Answer, Health, LARGE, LARGE_BYTES, Shared};
+use super::{Answer, Health, LARGE, LARGE_BYTES, SILENT, Shared};
 use crate::websocket;
 
 /// Longest head of a request, in bytes.
-const MAX_HEAD: usize = 16 * 1024;
+const MAX_HEAD: usize = 64 * 1024;
+/// What a client of HTTP/2 sends first, to the end of what looks like a head (RFC 9113, section 3.4).
+const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
+/// A piece of a long answer. Thousands of answers may be under way: they have the bytes in common.
+static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
 /// First byte of a TLS connection.
 const HANDSHAKE: u8 = 0x16;
 
@@ -121,6 +127,9 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
     );
     let mut bytes = Vec::new();
     loop {
+        if bytes.starts_with(PREFACE) {
+            return multiplexed(stream, bytes, body.into(), health).await;
+        }
         if let Some(end) = bytes.windows(4).position(|four| four == b"\r\n\r\n") {
             let head = String::from_utf8_lossy(&bytes[..end]).into_owned();
             bytes.drain(..end + 4);
@@ -129,6 +138,14 @@ async fn converse<S: AsyncRead + AsyncWrite + Unpin>(
             }
             if let Some(key) = field(&head, "sec-websocket-key") {
                 return talk(stream, key, health).await;
+            }
+            if path(&head) == SILENT {
+                // Until either side ends.
+                tokio::select! {
+                    _ = stream.read_u8() => {}
+                    ended = health.wait_for(|health| *health == Health::Ending) => drop(ended),
+                }
+                return;
             }
             let sent = if path(&head) == LARGE {
                 send_large(&mut stream).await
@@ -182,14 +199,48 @@ async fn send<S: AsyncWrite + Unpin>(stream: &mut S, bytes: &[u8]) -> io::Result
 }
 
 async fn send_large<S: AsyncWrite + Unpin>(stream: &mut S) -> io::Result<()> {
-    // Thousands of them may be under way: they have the bytes in common.
-    static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
     let head = format!("HTTP/1.1 200 OK\r\ncontent-length: {LARGE_BYTES}\r\n\r\n");
     stream.write_all(head.as_bytes()).await?;
     for _ in 0..LARGE_BYTES / PIECE.len() {
         stream.write_all(&PIECE).await?;
     }
     stream.flush().await
+}
+
+/// Answers requests of HTTP/2, the first bytes of which have been read, until either side ends.
+async fn multiplexed<S: AsyncRead + AsyncWrite + Unpin>(
+    stream: S,
+    begin: Vec<u8>,
+    body: Bytes,
+    mut health: watch::Receiver<Health>,
+) {
+    let (reader, writer) = tokio::io::split(stream);
+    let stream = tokio::io::join(Cursor::new(begin).chain(reader), writer);
+    let served = async {
+        let mut connection = h2::server::handshake(stream).await?;
+        while let Some(accepted) = connection.accept().await {
+            let (request, mut respond) = accepted?;
+            // A request that was taken back needs no answer.
+            let Ok(mut sender) = respond.send_response(Response::new(()), false) else {
+                continue;
+            };
+            let (pieces, last) = if request.uri().path() == LARGE {
+                (LARGE_BYTES / PIECE.len(), Bytes::new())
+            } else {
+                (0, body.clone())
+            };
+            // They wait in the connection until the client's windows let them go, and are no copies.
+            for _ in 0..pieces {
+                let _ = sender.send_data(Bytes::from_static(&PIECE), false);
+            }
+            let _ = sender.send_data(last, true);
+        }
+        Ok::<_, h2::Error>(())
+    };
+    tokio::select! {
+        _ = served => {}
+        ended = health.wait_for(|health| *health == Health::Ending) => drop(ended),
+    }
 }
 
 /// Does as the request to the steady port says.
@@ -242,4 +293,33 @@ async fn talk<S: AsyncRead + AsyncWrite + Unpin>(
         }
     }
     let _ = tokio::time::timeout(Duration::from_secs(1), stream.shutdown()).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn http2_is_answered_after_its_first_bytes_were_read() {
+        let (client, mut server) = tokio::io::duplex(PIECE.len());
+        let (mut sender, connection) = h2::client::handshake(client).await.unwrap();
+        tokio::spawn(connection);
+        let mut begin = vec![0; PREFACE.len()];
+        server.read_exact(&mut begin).await.unwrap();
+        assert_eq!(begin, PREFACE);
+        let (_health, well) = watch::channel(Health::Well);
+        tokio::spawn(multiplexed(server, begin, Bytes::from_static(b"{}"), well));
+        for (path, length) in [("/", 2), (LARGE, LARGE_BYTES)] {
+            let request = http::Request::get(format!("http://a.test{path}"));
+            let sent = sender.send_request(request.body(()).unwrap(), true);
+            let mut body = sent.unwrap().0.await.unwrap().into_body();
+            let mut got = 0;
+            while let Some(piece) = body.data().await {
+                let piece = piece.unwrap();
+                body.flow_control().release_capacity(piece.len()).unwrap();
+                got += piece.len();
+            }
+            assert_eq!(got, length);
+        }
+    }
 }
