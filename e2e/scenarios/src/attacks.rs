@@ -30,8 +30,9 @@ const PIECE: usize = 64 * 1024;
 const PIECES: usize = 128;
 /// What a client reads of a long answer before it stops: more than it takes until the proxy moves bytes in bulk.
 const BEGIN: usize = 1024 * 1024;
-/// The fields of a large head, and the length of each. Together they are below the 64 KiB that a head may have.
-const FIELDS: usize = 12;
+/// The fields of a large head, and the length of each. A connection may have a hundred such heads at a time: together they
+/// are below the 2 MiB that the heads of a connection may have.
+const FIELDS: usize = 4;
 const FIELD: usize = 4000;
 /// How long a client looks whether requests that should wait are answered. The proxy checks its memory twice meanwhile.
 const WATCH: Duration = Duration::from_secs(1);
@@ -99,7 +100,7 @@ pub(crate) enum Kind {
     Idle,
     /// The first bytes of a ClientHello.
     SlowHello,
-    /// Large ClientHellos, for a hostname with an RSA key of 4096 bits, and handshakes that go no further.
+    /// Large `ClientHello`s, for a hostname with an RSA key of 4096 bits, and handshakes that go no further.
     Handshakes,
     /// A long answer through TLS that is passed through, which the client stops reading after its beginning.
     StoppedReader,

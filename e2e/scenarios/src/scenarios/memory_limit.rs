@@ -31,9 +31,10 @@ const PAGES: usize = 100 * 64;
 /// for it in the proxy's two sockets, and in those of the client and of the backend.
 const STOPPED: usize = 25;
 const STOPPED_PAGES: usize = 2048;
-/// Connections with a hundred large heads to each proxy, at most. Each of them holds more than 10 MB, so about half as
-/// many bring a proxy to the first overload step.
-const HEADS: usize = 24;
+/// Connections with a hundred large heads to each proxy, at most, and how many are made at a time. Each of them holds
+/// several MB, so about half as many bring a proxy to the first overload step.
+const HEADS: usize = 80;
+const HEADS_AT_ONCE: usize = 4;
 /// The overload step that a proxy has taken (`docs/limits.md`).
 const STEP: &str = "vestibule_proxy_overload_step";
 /// Connections to all proxies together in the attacks that need many.
@@ -199,7 +200,7 @@ async fn attack(stage: &Stage, team: &Team, doors: &[Door]) -> Result<Vec<String
     Ok(notes)
 }
 
-/// Makes connections with large heads to a proxy, one after another, until it takes an overload step. The steps end no
+/// Makes connections with large heads to a proxy, a few at a time, until it takes an overload step. The steps end no
 /// requests that wait for a backend, so more connections could go beyond the limit. Returns a line about it.
 async fn overload(stage: &Stage, team: &Team, door: &Door) -> Result<String> {
     let kind = Kind::LargeHeads;
@@ -216,7 +217,8 @@ async fn overload(stage: &Stage, team: &Team, door: &Door) -> Result<String> {
             count < HEADS,
             "{kind:?}: {pod} took no overload step at {count} connections"
         );
-        held.push(kind.alone(&origin).await?);
+        let more = (0..HEADS_AT_ONCE).map(|_| kind.alone(&origin));
+        held.extend(try_join_all(more).await?);
     }
 }
 
