@@ -497,13 +497,27 @@ fn on_gateway_one(object: &Object) -> bool {
     }
 }
 
-/// (Gateway, port) → hostnames and protocols in use by those objects.
+/// (Gateway, port) → hostnames and protocols in use by those objects. A name for which a route asks is in use on every port.
 type Names = Vec<(Option<ObjectName>, Listener)>;
 
 fn names_of(objects: &BTreeMap<ObjectKey, Object>, which: impl Fn(&ObjectKey) -> bool) -> Names {
-    objects
-        .iter()
-        .filter(|(key, _)| which(key))
+    let of_these = || objects.iter().filter(|(key, _)| which(key));
+    let asked = of_these().filter_map(|(_, object)| object.as_route());
+    let asked = asked.flat_map(|route| {
+        let names = route.hostnames().iter().map(|(_, name)| name.clone());
+        names.collect::<Vec<HostPattern>>()
+    });
+    let asked = asked
+        .filter(|name| *name != HostPattern::Any)
+        .map(|hostname| {
+            let listener = Listener {
+                hostname,
+                port: None,
+                ..passthrough("", "")
+            };
+            (None, listener)
+        });
+    of_these()
         .filter_map(|(_, object)| match object {
             Object::ListenerSet(set) => Some((set.gateway.clone(), &set.listeners)),
             Object::Gateway(gateway) => Some((Some(gateway.name.clone()), &gateway.listeners)),
@@ -514,6 +528,7 @@ fn names_of(objects: &BTreeMap<ObjectKey, Object>, which: impl Fn(&ObjectKey) ->
                 .iter()
                 .map(move |listener| (gateway.clone(), listener.clone()))
         })
+        .chain(asked)
         .collect()
 }
 

@@ -230,8 +230,6 @@ struct Flow {
     /// Number of bytes since the source was last empty. It saturates.
     burst: u16,
     small_bursts: u8,
-    /// Whether the kernel was told how much it may hold for the receiver.
-    is_bounded: bool,
     state: State,
 }
 
@@ -243,7 +241,6 @@ impl Default for Flow {
             until_pipe: BULK_AFTER,
             burst: 0,
             small_bursts: 0,
-            is_bounded: false,
             state: State::Open,
         }
     }
@@ -297,11 +294,7 @@ impl Flow {
                 if self.pipe.is_none() {
                     self.until_pipe = ASK_AGAIN_AFTER;
                 }
-                // A pipe is taken for each burst, and the socket keeps its option.
-                if !self.is_bounded {
-                    bound_unsent(to, MOST_UNSENT);
-                    self.is_bounded = true;
-                }
+                bound_unsent(to, MOST_UNSENT);
             }
             let read = if self.pipe.is_some() {
                 self.poll_fill(cx, from, to, left)

@@ -198,7 +198,8 @@ impl Reconciler {
                 let Some(signer) = &read.signer else {
                     return Ok(());
                 };
-                announce(self.config.secret_of(*leaf), why);
+                let what = format!("the certificate in Secret {}", self.config.secret_of(*leaf));
+                announce(&what, why);
                 let names = self.config.names_of(*leaf);
                 let pair = signer.issue(&names, now, &self.config.policy)?;
                 self.store.put_leaf(read, *leaf, &pair).await?;

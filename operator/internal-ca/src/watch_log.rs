@@ -1,7 +1,7 @@
 //! Logs the failures of a watch, each series of equal failures once.
 
 use kube::runtime::watcher::{self, Event};
-use tracing::{info, warn};
+use tracing::{debug, info, warn};
 
 /// What the log already says about the watch of one object.
 #[derive(Debug)]
@@ -29,6 +29,11 @@ impl WatchLog {
                     info!(object = %self.object, "the operator watches this object again");
                 }
                 Some(event)
+            }
+            // This is part of normal operation.
+            Err(watcher::Error::WatchError(status)) if status.code == 410 => {
+                debug!(object = %self.object, "the watch of an object is too far behind; the operator reads it again");
+                None
             }
             Err(error) => {
                 let error = error.to_string();

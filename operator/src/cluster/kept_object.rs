@@ -123,7 +123,7 @@ where
                 warn!(%object, %error, "the operator cannot store {name}; {meanwhile}");
             }
             Err(_) => {
-                warn!(%object, "the API server does not answer a write of {name}; {meanwhile}");
+                warn!(%object, "the API server does not answer to a write of {name}; {meanwhile}");
             }
         }
         self.failed();

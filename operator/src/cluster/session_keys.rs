@@ -26,7 +26,7 @@ const SECRET_TYPE: &str = "vestibule.dev/session-keys";
 /// The keys in the Secret.
 const CONTENT: KeptContent = KeptContent {
     name: "the keys of sessions",
-    meanwhile: "it tries again",
+    meanwhile: "the operator tries again",
     backoff: Backoff::new(Duration::from_secs(1), Duration::from_secs(30)),
 };
 /// Longest wait without a look at the clock.

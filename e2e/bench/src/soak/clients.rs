@@ -23,7 +23,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::backends::receipt;
 use super::balancer::Doors;
-use super::ledger::{Kind, Ledger};
+use super::ledger::{Kind, Ledger, WrongAnswer};
 use super::world::{METHOD, Site};
 use crate::http1;
 
@@ -354,7 +354,9 @@ async fn messages(
         stream.flush().await.context("sending")?;
         let mut back = [0; 200];
         stream.read_exact(&mut back).await.context("reading")?;
-        ensure!(back == message, "another message came back");
+        if back != message {
+            return Err(WrongAnswer("another message came back".to_owned()).into());
+        }
         sleep(pause).await;
     }
     stream.shutdown().await.context("closing")?;
@@ -368,10 +370,8 @@ fn name_of(tenant: usize) -> String {
 
 fn is_answer(body: &[u8], wanted: &str) -> Result<()> {
     if body != wanted.as_bytes() {
-        bail!(
-            "an answer of {:?} instead of {wanted:?}",
-            String::from_utf8_lossy(body)
-        );
+        let got = String::from_utf8_lossy(body);
+        return Err(WrongAnswer(format!("an answer of {got:?} instead of {wanted:?}")).into());
     }
     Ok(())
 }

@@ -71,6 +71,11 @@ impl Kind {
     }
 }
 
+/// An answer that is not the one that was asked for. No death of a backend excuses it.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct WrongAnswer(pub(super) String);
+
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Counts {
     pub(super) done: u64,
@@ -110,7 +115,9 @@ impl Ledger {
     /// Something that began at `since` did not come to its end.
     pub(super) fn failed(&self, kind: Kind, tenant: usize, since: Instant, error: &anyhow::Error) {
         let is_death = |(of, at): &(Kind, Instant)| *of == kind && *at + AFTERMATH >= since;
-        let excused = kind.dies_with_its_backend() && self.deaths.lock().iter().any(is_death);
+        let excused = kind.dies_with_its_backend()
+            && !error.is::<WrongAnswer>()
+            && self.deaths.lock().iter().any(is_death);
         let mut counts = self.counts.lock();
         let counts = counts.entry(kind).or_default();
         if excused {
@@ -238,8 +245,11 @@ mod tests {
             ledger.failed(kind, 1, before, &error);
         }
         assert_eq!(ledger.blamed(), 0);
+        let wrong = WrongAnswer("half of it".to_owned()).into();
+        ledger.failed(Kind::Upload, 1, before, &wrong);
+        assert_eq!(ledger.blamed(), 1);
         let long_after = Instant::now() + AFTERMATH * 2;
         ledger.failed(Kind::Upload, 1, long_after, &error);
-        assert_eq!(ledger.blamed(), 1);
+        assert_eq!(ledger.blamed(), 2);
     }
 }

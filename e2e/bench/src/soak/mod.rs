@@ -312,10 +312,11 @@ async fn pause(time: Duration, end: Instant) {
 async fn edit(mut world: World, ledger: Arc<Ledger>, tenants: usize, end: Instant) -> Result<()> {
     let mut number = 0;
     while !is_over(end) {
-        // One further in each round over the tenants, so that each of them meets every kind.
-        let kind = EDITS[(number + number / tenants) % EDITS.len()];
         // A stride that meets every tenant, unless their number is a multiple of seven.
-        world.edit(number * 7 % tenants, kind)?;
+        let tenant = number * 7 % tenants;
+        // One further in each round over the tenants, so that each of them meets every kind.
+        let kind = EDITS[(number / tenants + tenant) % EDITS.len()];
+        world.edit(tenant, kind)?;
         ledger.edited(&format!("{kind:?}").to_lowercase());
         number += 1;
         pause(Duration::from_secs(1), end).await;

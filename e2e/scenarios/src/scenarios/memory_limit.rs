@@ -200,11 +200,18 @@ async fn attack(stage: &Stage, team: &Team, doors: &[Door]) -> Result<Vec<String
     Ok(notes)
 }
 
-/// Makes connections with large heads to a proxy, a few at a time, until it takes an overload step. The steps end no
-/// requests that wait for a backend, so more connections could go beyond the limit. Returns a line about it.
+/// Makes connections with large heads to a proxy, a few at a time, until it takes an overload step. Only the last step
+/// ends requests that wait for a backend, and only after 30 s, so more connections could go beyond the limit. Returns a line
+/// about it.
 async fn overload(stage: &Stage, team: &Team, door: &Door) -> Result<String> {
     let kind = Kind::LargeHeads;
     let origin = origin(stage, team, door, kind)?;
+    until("the overload of the attacks before to end", SOON, async || {
+        let step = door.metric(STEP).await?;
+        ensure!(step == 0.0, "{} is at step {step}", door.pod);
+        Ok::<_, anyhow::Error>(())
+    })
+    .await?;
     let mut held = Vec::new();
     loop {
         let (step, count, pod) = (door.metric(STEP).await?, held.len(), &door.pod);

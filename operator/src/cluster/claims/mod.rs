@@ -242,8 +242,8 @@ impl RequestKind {
 }
 
 /// Returns the outcome of a request that failed.
-fn outcome_of(error: &kube::Error, sort: RequestKind) -> (WriteOutcome, WriteResult) {
-    match (error, sort) {
+fn outcome_of(error: &kube::Error, kind: RequestKind) -> (WriteOutcome, WriteResult) {
+    match (error, kind) {
         // Only "already exists" means that the object exists. A create can also conflict for other reasons, such as a
         // quota that another request updates.
         (kube::Error::Api(status), RequestKind::Create) if status.is_already_exists() => {

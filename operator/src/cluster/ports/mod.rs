@@ -30,7 +30,7 @@ const GATHER: Duration = Duration::from_millis(30);
 /// The allocation in the ConfigMap.
 const CONTENT: KeptContent = KeptContent {
     name: "the allocation of ports",
-    meanwhile: "what needs a new port waits",
+    meanwhile: "listeners that need a new port wait",
     backoff: Backoff::new(Duration::from_millis(500), Duration::from_secs(30)),
 };
 
