@@ -148,7 +148,7 @@ fn a_ca_that_manifests_name_issues_what_is_served_and_kept_privately() {
     ];
     fs::write(manifests.join("bakery.yaml"), texts.concat()).unwrap();
     let mut run = Run::start_on(home, port, &[]);
-    run.wait_for_log("certificate issued");
+    run.wait_for_log("a certificate is issued");
 
     let file = state.join("acme/bakery_cert");
     let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
