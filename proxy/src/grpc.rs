@@ -84,6 +84,10 @@ impl Status {
         if matches!(reason, "NoBackend" | "InvalidBackend") {
             return Some(Self::UNAVAILABLE);
         }
+        // The same call may pass when those before it have ended. Clients know no such meaning of 431.
+        if reason == "TooManyHeads" {
+            return Some(Self::RESOURCE_EXHAUSTED);
+        }
         Some(match status {
             StatusCode::NOT_FOUND | StatusCode::METHOD_NOT_ALLOWED => Self::UNIMPLEMENTED,
             StatusCode::REQUEST_TIMEOUT | StatusCode::GATEWAY_TIMEOUT => Self::DEADLINE_EXCEEDED,
@@ -175,6 +179,8 @@ fn timeout(value: &HeaderValue) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use bytes::Bytes;
+
     use super::*;
 
     fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
@@ -206,6 +212,17 @@ mod tests {
             assert_eq!(is_for_grpc_routes(&Method::POST, &headers), web.is_some());
         }
         assert!(Call::of(&Method::POST, &HeaderMap::new()).is_none());
+    }
+
+    #[test]
+    fn the_content_type_of_a_call_keeps_no_frame() {
+        let frame = Bytes::from(b"application/grpc".to_vec());
+        let shared = HeaderValue::from_maybe_shared(frame.clone()).unwrap();
+        assert_eq!(shared.as_bytes().as_ptr(), frame.as_ptr());
+        let headers = HeaderMap::from_iter([(CONTENT_TYPE, shared)]);
+        let call = Call::of(&Method::POST, &headers).unwrap();
+        assert_eq!(call.content_type, "application/grpc");
+        assert_ne!(call.content_type.as_bytes().as_ptr(), frame.as_ptr());
     }
 
     #[test]
@@ -278,6 +295,8 @@ mod tests {
         };
         assert_eq!(of(500, "InvalidBackend"), Some("UNAVAILABLE"));
         assert_eq!(of(500, "Failed"), Some("INTERNAL"));
+        assert_eq!(of(431, "TooManyHeads"), Some("RESOURCE_EXHAUSTED"));
+        assert_eq!(of(431, "TooManyFields"), None);
         for kept in [302, 400, 421] {
             assert_eq!(of(kept, ""), None, "{kept}");
         }

@@ -1,5 +1,5 @@
 //! Heads of one HTTP/2 client that wait for a backend: what they make the proxy hold together, and who passes. In a process of
-//! its own, since it counts what the process has allocated.
+//! its own, since it counts what the process has allocated, and reads the log of the process.
 
 use std::alloc::System;
 use std::net::SocketAddr;
@@ -8,14 +8,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cap::Cap;
 use http_body_util::Empty;
-use hyper::Request;
 use hyper::body::Bytes;
 use hyper::client::conn::http2;
-use hyper::header::{COOKIE, HeaderName, HeaderValue};
+use hyper::header::{CONTENT_TYPE, COOKIE, HeaderName, HeaderValue};
+use hyper::{Method, Request};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncReadExt;
 use tokio::net::TcpStream;
 use tokio::task::JoinHandle;
+use vestibule_proxy::limits::ProxyLimits;
+use vestibule_proxy_testing::sink::Sink;
 use vestibule_proxy_testing::web::*;
 use vestibule_proxy_testing::*;
 
@@ -57,7 +59,7 @@ async fn silent() -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 fn rig(silent: SocketAddr, echo: SocketAddr) -> Rig {
-    Rig::start(&quiet(), |port| {
+    Rig::start(&ProxyLimits::default(), |port| {
         vec![
             http(port, "web", "", None),
             http_route("web", "", vec![rule("/never", SILENT), rule("/", BACKEND)]),
@@ -114,8 +116,32 @@ fn counted(rig: &Rig, series: &str) -> usize {
     usize::try_from(value(&page, series)).unwrap()
 }
 
+async fn a_call_gets_a_status_of_grpc(client: &mut Client, mut call: Request<Empty<Bytes>>) {
+    *call.method_mut() = Method::POST;
+    let grpc = HeaderValue::from_static("application/grpc");
+    call.headers_mut().insert(CONTENT_TYPE, grpc);
+    let answer = within("an answer", client.send_request(call)).await;
+    let answer = answer.unwrap();
+    assert_eq!(answer.status(), 200);
+    // RESOURCE_EXHAUSTED
+    assert_eq!(answer.headers().get("grpc-status").unwrap(), "8");
+}
+
+/// No listener was selected, so the authority is all that tells.
+async fn a_line_says_whose_request_was_refused(sink: &Sink) {
+    // With that of the call.
+    let is_refused = |line: &serde_json::Value| line["reason"] == "TooManyHeads";
+    let is_call = |line: &serde_json::Value| is_refused(line) && line["grpc_status"] == 8;
+    wait("the line of the call", || sink.lines().iter().any(is_call)).await;
+    let lines = sink.lines();
+    for line in lines.iter().filter(|line| is_refused(line)) {
+        assert_eq!(line["authority"], HOST, "{line}");
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn heads_that_wait_are_bounded_for_all_requests_of_a_client() {
+    let sink = Sink::subscribe("info");
     let (address, heads) = silent().await;
     let echo = Echo::start("web").await;
     let rig = rig(address, echo.address);
@@ -145,6 +171,8 @@ async fn heads_that_wait_are_bounded_for_all_requests_of_a_client() {
     assert!((30..=34).contains(&held), "{held} of the large heads wait");
     assert!(bytes < MOST, "{bytes} bytes for {held} heads");
     assert_eq!(status(&mut greedy, large.clone()).await, 431);
+    a_call_gets_a_status_of_grpc(&mut greedy, large.clone()).await;
+    a_line_says_whose_request_was_refused(&sink).await;
     assert_eq!(status(&mut neighbour, request("/", 20, 0, 400)).await, 200);
 
     // Requests that end give back what they weigh.

@@ -103,7 +103,7 @@ struct Case {
     /// Whether they send pings as well.
     pings: bool,
     ended: CloseReason,
-    /// Bytes of resident memory that one connection may cost at most: up to twice what was measured.
+    /// Bytes of resident memory that one connection may cost at most. Two cases say what was measured.
     most: usize,
 }
 
@@ -130,7 +130,6 @@ fn cases() -> [Case; 4] {
         Case {
             name: "HTTP/2, with HTTP/2 to the backend",
             protocol: BackendProtocol::H2c,
-            // Their requests have 500 connections to an HTTP/1.1 backend, which its socket takes at one time.
             connections: 5,
             sends: http2(),
             pings: true,
@@ -147,7 +146,7 @@ fn cases() -> [Case; 4] {
             pings: true,
             ended: CloseReason::ClientStalled,
             // 1.9 MB were measured, and 2 MB are the goal. What the process sets up once is divided by the connections.
-            most: 2 * MIB + 400 * KIB,
+            most: 2 * MIB + 600 * KIB,
         },
     ]
 }

@@ -68,6 +68,8 @@ pub(super) struct Activity {
     /// Budget of requests that an HTTP/2 client begins and that the proxy does not even look at, because their heads
     /// break the rules.
     unserved: Budget,
+    /// Budget of requests of an HTTP/2 client that are refused because the heads before them hold too much.
+    refusals: Budget,
     /// Fields of heads that an HTTP/2 client has sent.
     fields: AtomicU64,
     /// Wakes the task that waits until one of these budgets is used up, or until the connection is to end.
@@ -105,6 +107,10 @@ const IDLE_FRAMES_PER_PIECE: u32 = 4;
 const IDLE_FRAMES_PER_SECOND: u32 = 10;
 /// Requests of an HTTP/2 client whose heads may break the rules.
 const UNSERVED: u32 = 256;
+/// Requests of an HTTP/2 client that are refused because of the heads before them. No rule forbids such a head, so each
+/// complete answer gives one back, and so does time. Otherwise a connection that lasts for days would end by them.
+const REFUSALS: u32 = 256;
+const REFUSALS_PER_SECOND: u32 = 5;
 
 /// What to do with a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,11 +149,12 @@ impl Activity {
             stalled_at: AtomicU64::new(0),
             progress: AtomicU64::new(0),
             held: UnsentBytes::default(),
-            held_heads: HeldHeads::default(),
+            held_heads: HeldHeads::new(limits.streams),
             cancels: Budget::new(limits.cancels, CANCELS_PER_SECOND),
             idle_frames: Budget::new(IDLE_FRAMES, IDLE_FRAMES_PER_SECOND),
             // Those that h2 has read, and that have not begun here yet, are as many as the streams at most.
             unserved: Budget::new(UNSERVED.saturating_add(limits.streams), 0),
+            refusals: Budget::new(REFUSALS.saturating_add(limits.streams), REFUSALS_PER_SECOND),
             fields: AtomicU64::new(0),
             ender: AtomicWaker::new(),
         }
@@ -258,6 +265,7 @@ impl Activity {
     /// Records that an HTTP/2 client has read the whole response of a backend.
     pub(super) fn completed(&self) {
         self.cancels.earn(1);
+        self.refusals.earn(1);
     }
 
     /// Records that an HTTP/2 client cancelled a request, or caused its cancellation.
@@ -290,6 +298,12 @@ impl Activity {
         self.tell_ender();
     }
 
+    /// Records a request of an HTTP/2 client that is refused because the heads before it hold too much.
+    pub(super) fn refused(&self) {
+        self.refusals.spend(|| self.now());
+        self.tell_ender();
+    }
+
     /// Number of fields of heads so far, in HTTP/2.
     pub(super) fn fields(&self) -> u64 {
         self.fields.load(Ordering::Relaxed)
@@ -314,7 +328,7 @@ impl Activity {
             Some(CloseReason::TooManyCancels)
         } else if self.idle_frames.is_over() {
             Some(CloseReason::TooManyFrames)
-        } else if self.unserved.is_over() {
+        } else if self.unserved.is_over() || self.refusals.is_over() {
             Some(CloseReason::HttpError)
         } else {
             None
@@ -647,5 +661,52 @@ mod tests {
             tokio::time::advance(Duration::from_secs(59)).await;
             activity.sent(PROGRESS);
         }
+    }
+
+    /// Begins a request of an HTTP/2 client, which is refused because of the heads before it.
+    fn refuse(activity: &Activity) {
+        activity.heads(Seen {
+            requests: 1,
+            fields: 4,
+            idle: 0,
+        });
+        activity.begin();
+        activity.refused();
+        activity.end();
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn who_only_floods_with_heads_that_are_refused_is_ended() {
+        let limits = HttpLimits::default();
+        let activity = Activity::new(&limits);
+        for n in 0..REFUSALS + limits.streams {
+            assert_eq!(activity.abuse(), None, "after {n}");
+            refuse(&activity);
+        }
+        assert_eq!(activity.abuse(), None);
+        refuse(&activity);
+        assert_eq!(activity.abuse(), Some(CloseReason::HttpError));
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn refusals_within_a_long_time_or_among_answers_end_no_connection() {
+        let limits = HttpLimits::default();
+        let activity = Activity::new(&limits);
+        for _ in 0..1000 {
+            tokio::time::advance(Duration::from_secs(1)).await;
+            for _ in 0..REFUSALS_PER_SECOND {
+                refuse(&activity);
+            }
+        }
+        assert_eq!(activity.abuse(), None);
+        // At one time, and each beside a request that is served.
+        let activity = Activity::new(&limits);
+        for _ in 0..5000 {
+            refuse(&activity);
+            activity.begin();
+            activity.completed();
+            activity.end();
+        }
+        assert_eq!(activity.abuse(), None);
     }
 }

@@ -258,7 +258,7 @@ async fn outcome(
         judge_head(shared, request.headers(), limits)?;
     }
     // It counts until this function returns, because `original` keeps the head as long.
-    let held = hold_head(shared, &request)?;
+    let _held = hold_head(shared, &request, record)?;
     pass(|| line(shared, &request), &request).await;
     judge_lists(shared, request.headers())?;
     let version = request.version();
@@ -272,10 +272,8 @@ async fn outcome(
     unescape_slashes(shared, &mut request);
     join_cookies(request.headers_mut());
     if version == Version::HTTP_2 {
-        // A value may share the buffer of a frame, even that of an earlier request.
+        // A value may share the buffer of a frame, even that of an earlier request. So may the path and the authority.
         headers::detach(request.headers_mut());
-    }
-    if held.as_ref().is_some_and(HeldHead::is_large) {
         headers::detach_target(&mut request);
     }
     let original = Original::of(&request);
@@ -543,13 +541,18 @@ fn judge_head(shared: &Shared, headers: &HeaderMap, limits: &HttpLimits) -> Resu
 fn hold_head<'a, B>(
     shared: &'a Shared,
     request: &Request<B>,
+    record: &mut RequestRecord,
 ) -> Result<Option<HeldHead<'a>>, LocalReply> {
     if request.version() != Version::HTTP_2 {
         return Ok(None);
     }
     let held = shared.activity.held_heads.hold(request);
     if held.is_none() {
-        shared.activity.unserved();
+        shared.activity.refused();
+        // Nobody selects a listener for this request, and the log has to say whose it was.
+        record.listener.clone_from(&shared.listener);
+        let target = Target::of(request).ok();
+        record.authority = target.and_then(|target| target.text);
         let text = "the heads of the requests on this connection are too large together\n";
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Err(LocalReply::new(status, TOO_MANY_HEADS, text));

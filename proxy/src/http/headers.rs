@@ -474,7 +474,8 @@ pub(super) fn detach(headers: &mut HeaderMap) {
     }
 }
 
-/// Copies the path and the authority of a request for the same reason.
+/// Copies the path and the authority of a request for the same reason, with one allocation for each. However short they are,
+/// they would keep the buffer into which a connection reads its frames.
 pub(super) fn detach_target<B>(request: &mut Request<B>) {
     let mut parts = request.uri().clone().into_parts();
     let path = parts.path_and_query.take();
@@ -505,15 +506,20 @@ mod tests {
     #[test]
     fn a_target_that_is_copied_is_the_same_and_keeps_no_frame() {
         let frame = Bytes::from(b"/path?query".to_vec());
-        let mut parts = Uri::from_static("http://a.example.com").into_parts();
+        let other_frame = Bytes::from(b"a.example.com".to_vec());
+        let mut parts = Uri::from_static("http://b.example.com").into_parts();
         parts.path_and_query = Some(PathAndQuery::from_maybe_shared(frame.clone()).unwrap());
+        parts.authority = Some(Authority::from_maybe_shared(other_frame.clone()).unwrap());
         let shared = Uri::from_parts(parts).unwrap();
         let mut request = Request::new(());
         *request.uri_mut() = shared.clone();
+        let host = |request: &Request<()>| request.uri().authority().unwrap().as_str().as_ptr();
         assert_eq!(request.uri().path().as_ptr(), frame.as_ptr());
+        assert_eq!(host(&request), other_frame.as_ptr());
         detach_target(&mut request);
         assert_eq!(*request.uri(), shared);
         assert_ne!(request.uri().path().as_ptr(), frame.as_ptr());
+        assert_ne!(host(&request), other_frame.as_ptr());
         // An empty path, and one without a host.
         for target in ["http://a.example.com", "*", "/path"] {
             let before = Uri::from_static(target).into_parts().path_and_query;

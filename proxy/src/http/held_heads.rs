@@ -10,17 +10,18 @@ use hyper::header::COOKIE;
 
 use super::head_size;
 
-/// Most bytes that the heads of one connection weigh together. A hundred requests of a browser with 8 KiB of cookies each
+/// Bytes that the heads of any connection may weigh together. A hundred requests of a browser with 8 KiB of cookies each
 /// weigh four fifths of it.
-const MOST: usize = 2 * 1024 * 1024;
+const ALWAYS: usize = 2 * 1024 * 1024;
+/// Bytes for each request that a connection may have at one time. So where clients may have many, their heads may be as
+/// large as where they may have a hundred.
+const EACH: usize = 20 * 1024;
 /// Bytes that a field takes in lists, in addition to those that [`head_size`] counts. A `HeaderMap` has 104 bytes and a few
 /// more for each field. There are two of them for a request: the head as it arrived, and the one that is sent, which may have
 /// room for twice as many fields. 350 bytes were measured for both.
 const LISTS: usize = 320;
 /// What [`head_size`] counts for a cookie in a field of its own, less the two bytes that join it to the others.
 const CRUMB: usize = 36;
-/// From this weight on, the path and the authority of a request are copied, because they keep the frames that brought them.
-const LARGE: usize = 16 * 1024;
 
 /// The bytes that the head of a request takes in memory. Cookies become one field soon, so they are weighed as one.
 fn weight<B>(request: &Request<B>) -> usize {
@@ -31,19 +32,32 @@ fn weight<B>(request: &Request<B>) -> usize {
 }
 
 /// The weight of all heads of one connection. It is used by one thread.
-#[derive(Debug, Default)]
-pub(super) struct HeldHeads(AtomicUsize);
+#[derive(Debug)]
+pub(super) struct HeldHeads {
+    /// Most bytes that they weigh together.
+    most: usize,
+    held: AtomicUsize,
+}
 
 impl HeldHeads {
+    /// Those of a connection that may have so many requests at one time.
+    pub(super) fn new(streams: u32) -> Self {
+        let streams = usize::try_from(streams).unwrap_or(usize::MAX);
+        Self {
+            most: streams.saturating_mul(EACH).max(ALWAYS),
+            held: AtomicUsize::new(0),
+        }
+    }
+
     /// Counts the head of a request until the guard is dropped. The result is `None` if the heads of the connection would
     /// weigh too much with it. One head alone always passes.
     pub(super) fn hold<B>(&self, request: &Request<B>) -> Option<HeldHead<'_>> {
         let weight = weight(request);
-        let others = self.0.load(Ordering::Relaxed);
-        if others > 0 && others.saturating_add(weight) > MOST {
+        let others = self.held.load(Ordering::Relaxed);
+        if others > 0 && others.saturating_add(weight) > self.most {
             return None;
         }
-        self.0.fetch_add(weight, Ordering::Relaxed);
+        self.held.fetch_add(weight, Ordering::Relaxed);
         Some(HeldHead { all: self, weight })
     }
 }
@@ -55,16 +69,9 @@ pub(super) struct HeldHead<'a> {
     weight: usize,
 }
 
-impl HeldHead<'_> {
-    /// Whether the frames of the head are so large that no part of the head may keep them in memory.
-    pub(super) fn is_large(&self) -> bool {
-        self.weight >= LARGE
-    }
-}
-
 impl Drop for HeldHead<'_> {
     fn drop(&mut self) {
-        self.all.0.fetch_sub(self.weight, Ordering::Relaxed);
+        self.all.held.fetch_sub(self.weight, Ordering::Relaxed);
     }
 }
 
@@ -96,26 +103,38 @@ mod tests {
 
     #[test]
     fn heads_hold_no_more_than_they_may_together_and_give_it_back() {
-        let heads = HeldHeads::default();
+        let heads = HeldHeads::new(100);
         let large = request(4, 0, 15_000);
         let mut held: Vec<_> = std::iter::from_fn(|| heads.hold(&large)).collect();
-        assert_eq!(held.len(), MOST / weight(&large));
-        assert!(held.iter().all(HeldHead::is_large));
+        assert_eq!(held.len(), ALWAYS / weight(&large));
         // A small one still passes, as long as there is room.
         let small = heads.hold(&request(1, 0, 10)).unwrap();
-        assert!(!small.is_large());
         assert!(heads.hold(&large).is_none());
         held.pop();
         held.push(heads.hold(&large).unwrap());
         assert!(heads.hold(&large).is_none());
         drop((held, small));
-        assert_eq!(heads.0.load(Ordering::Relaxed), 0);
+        assert_eq!(heads.held.load(Ordering::Relaxed), 0);
+    }
+
+    #[test]
+    fn heads_may_hold_more_where_more_requests_are_allowed() {
+        for streams in [0, 1, 100] {
+            assert_eq!(HeldHeads::new(streams).most, ALWAYS, "{streams}");
+        }
+        assert_eq!(HeldHeads::new(1000).most, 1000 * EACH);
+        assert_eq!(HeldHeads::new(100_000).most, 100_000 * EACH);
+        // A thousand requests of a browser pass, as a hundred do where a hundred are allowed.
+        let heads = HeldHeads::new(1000);
+        let browser = request(20, 180, 45);
+        let held: Vec<_> = (0..1000).map_while(|_| heads.hold(&browser)).collect();
+        assert_eq!(held.len(), 1000);
     }
 
     #[test]
     fn one_head_alone_passes_and_nothing_beside_it() {
-        let heads = HeldHeads::default();
-        let huge = request(1, 0, 2 * MOST);
+        let heads = HeldHeads::new(100);
+        let huge = request(1, 0, 2 * ALWAYS);
         let held = heads.hold(&huge).unwrap();
         assert!(heads.hold(&request(0, 0, 0)).is_none());
         drop(held);
@@ -125,7 +144,7 @@ mod tests {
     /// The cookies come in the fields into which HTTP/2 clients split them.
     #[test]
     fn a_hundred_requests_of_a_browser_with_many_cookies_pass() {
-        let heads = HeldHeads::default();
+        let heads = HeldHeads::new(100);
         let browser = request(20, 180, 45);
         let held: Vec<_> = (0..100).map_while(|_| heads.hold(&browser)).collect();
         assert_eq!(held.len(), 100);
