@@ -270,14 +270,41 @@ fn words_for_http_that_are_unknown_count_as_the_strictest() {
     };
     let words = json!({"escapedSlashes": "Keep", "underscores": "Allow"});
     assert_eq!(said(words), lax);
+    let strictest = HttpParameters {
+        escaped_slashes: Some(EscapedSlashes::Refuse),
+        underscores: Some(Underscores::Refuse),
+    };
     for word in ["", "keep", "allow", "Redirect"] {
         let words = json!({"escapedSlashes": word, "underscores": word});
-        assert_eq!(said(words), HttpParameters::STRICTEST, "{word:?}");
+        assert_eq!(said(words), strictest, "{word:?}");
     }
     // An unknown word is about its own field alone.
     let one = said(json!({"escapedSlashes": "Keep", "underscores": "Pass"}));
     assert_eq!(one.escaped_slashes, Some(EscapedSlashes::Keep));
     assert_eq!(one.underscores, Some(Underscores::Refuse));
+}
+
+/// The reference stays, so that the parameters count as unknown and not as absent. Without a namespace it leads to no
+/// object.
+#[test]
+fn a_class_keeps_the_reference_to_parameters_without_a_namespace() {
+    for namespace in [Value::Null, json!("")] {
+        let class = json!({"apiVersion": "gateway.networking.k8s.io/v1", "kind": "GatewayClass",
+            "metadata": {"name": "vestibule"},
+            "spec": {"controllerName": "vestibule.dev/gateway-controller",
+                "parametersRef": {"group": "vestibule.dev", "kind": "GatewayParameters",
+                    "name": "p", "namespace": namespace}}});
+        let Decoded::Object(object, _) = decode(class) else {
+            panic!("{namespace}");
+        };
+        let Object::GatewayClass(class) = *object else {
+            panic!("{namespace}");
+        };
+        let parameters = class.parameters.as_ref().expect("the reference");
+        assert!(parameters.is(Kind::GatewayParameters));
+        assert_eq!(parameters.target, ObjectName::new("", "p"));
+        assert_eq!(class.findings.len(), 1, "{:?}", class.findings);
+    }
 }
 
 #[test]

@@ -105,10 +105,12 @@ pub struct HttpParameters {
 }
 
 impl HttpParameters {
-    /// The strictest settings. They stand for parameters that are not known, because those may ask for them.
-    pub const STRICTEST: Self = Self {
+    /// The settings that stand for parameters that are not known. They protect a backend as well as any other settings do.
+    /// Fields with an underscore are dropped and not refused: the backend gets them in neither case, and clients that send
+    /// some are served while the parameters are away for a moment.
+    pub const FOR_UNKNOWN: Self = Self {
         escaped_slashes: Some(EscapedSlashes::Refuse),
-        underscores: Some(Underscores::Refuse),
+        underscores: Some(Underscores::Drop),
     };
 
     /// These settings, with those that are absent taken from `others`.

@@ -14,6 +14,7 @@ use vestibule_model::parameters::{
     Underscores,
 };
 use vestibule_model::protocol::Protocol;
+use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Translator};
 use vestibule_operator_testing::objects::{
@@ -43,8 +44,9 @@ fn words(slashes: proto::EscapedSlashes, underscores: proto::Underscores) -> pro
     }
 }
 
-fn strictest() -> proto::HttpSettings {
-    words(proto::EscapedSlashes::Refuse, proto::Underscores::Refuse)
+/// What counts for parameters that are not known.
+fn protecting() -> proto::HttpSettings {
+    words(proto::EscapedSlashes::Refuse, proto::Underscores::Drop)
 }
 
 fn parameters(name: &str, http: HttpParameters, findings: Vec<Finding>) -> Object {
@@ -78,19 +80,24 @@ fn gateway_with(name: &str, port: u16, parameters: Option<&str>) -> Object {
     Object::Gateway(gateway)
 }
 
-/// Two Gateways, the first with a ListenerSet and parameters of its own. Those of their class drop underscores.
-fn world() -> Vec<Object> {
+/// Our class, with parameters.
+fn class_with(parameters: Reference) -> Object {
     let Object::GatewayClass(mut class) = our_class() else {
         unreachable!("a class")
     };
-    class.parameters = Some(parameters_at("class"));
+    class.parameters = Some(parameters);
+    Object::GatewayClass(class)
+}
+
+/// Two Gateways, the first with a ListenerSet and parameters of its own. Those of their class drop underscores.
+fn world() -> Vec<Object> {
     let of_class = HttpParameters {
         escaped_slashes: None,
         underscores: Some(Underscores::Drop),
     };
     let of_set = vec![listener("s", 82, Protocol::Http, "s.example.com", None)];
     vec![
-        Object::GatewayClass(class),
+        class_with(parameters_at("class")),
         parameters("class", of_class, Vec::new()),
         gateway_with("one", 80, Some("own")),
         gateway_with("two", 81, None),
@@ -153,10 +160,10 @@ fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
     assert_eq!(said(&translator, ONE), Some(both));
 }
 
-/// Parameters that cannot be read might ask for the strictest treatment. So they count as if they did, whatever the class
-/// says.
+/// Parameters that cannot be read might ask for protection. So nothing laxer counts, neither of the class nor of the
+/// release, and underscores are dropped, which protects a backend as well as a refusal.
 #[test]
-fn parameters_that_cannot_be_read_are_the_strictest() {
+fn parameters_that_cannot_be_read_protect_the_backend() {
     let unreadable = |name: &str| {
         let key = ObjectKey {
             kind: Kind::GatewayParameters,
@@ -165,19 +172,40 @@ fn parameters_that_cannot_be_read_are_the_strictest() {
         let finding = Finding::refused(Reason::Unreadable, "spec", "does not decode", "");
         Object::Unreadable(key, Meta::default(), finding)
     };
+    let lax = HttpParameters {
+        escaped_slashes: Some(EscapedSlashes::Keep),
+        underscores: Some(Underscores::Allow),
+    };
     // They do not exist.
     let mut translator = translated(world());
+    translator.apply([Change::Put(parameters("class", lax, Vec::new()))]);
     let of_two = said(&translator, TWO);
-    assert_eq!(said(&translator, ONE), Some(strictest()));
-    translator.apply([Change::Put(own(KEEP))]);
-    assert_ne!(said(&translator, ONE), Some(strictest()));
+    let allowing = Some(words(
+        proto::EscapedSlashes::Keep,
+        proto::Underscores::Allow,
+    ));
+    assert_eq!(of_two, allowing);
+    assert_eq!(said(&translator, ONE), Some(protecting()));
+    translator.apply([Change::Put(own(lax))]);
+    assert_eq!(said(&translator, ONE), allowing);
     // They do not decode.
     translator.apply([Change::Put(unreadable("own"))]);
-    assert_eq!(said(&translator, ONE), Some(strictest()));
+    assert_eq!(said(&translator, ONE), Some(protecting()));
     assert_eq!(said(&translator, TWO), of_two);
-    // Those of the class are unknown: the Gateway's own fields still count, and the others are the strictest.
+    // Those of the class are unknown: the Gateway's own fields still count.
     translator.apply([Change::Put(own(KEEP)), Change::Put(unreadable("class"))]);
-    let of_own = words(proto::EscapedSlashes::Keep, proto::Underscores::Refuse);
-    assert_eq!(said(&translator, ONE), Some(of_own));
-    assert_eq!(said(&translator, TWO), Some(strictest()));
+    let of_own = Some(words(proto::EscapedSlashes::Keep, proto::Underscores::Drop));
+    assert_eq!(said(&translator, ONE), of_own);
+    assert_eq!(said(&translator, TWO), Some(protecting()));
+    // The class names no namespace for them, so they are unknown too. Without a reference, nothing is set.
+    translator.apply([Change::Put(our_class())]);
+    assert_eq!(said(&translator, TWO), None);
+    let mut nowhere = parameters_at("class");
+    nowhere.target = ObjectName::new("", "class");
+    translator.apply([
+        Change::Put(parameters("class", lax, Vec::new())),
+        Change::Put(class_with(nowhere)),
+    ]);
+    assert_eq!(said(&translator, ONE), of_own);
+    assert_eq!(said(&translator, TWO), Some(protecting()));
 }

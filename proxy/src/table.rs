@@ -167,8 +167,8 @@ impl Snapshot {
         listeners: &'a PatternMap<Entry>,
         name: Option<&'a Hostname>,
     ) -> Option<(&'a Entry, HostnameGuard<'a>)> {
-        // Listeners of one bind nearly always belong to one Gateway, and many of them may match a long name. So the
-        // last owner that was found is remembered.
+        // Listeners of one bind nearly always belong to one Gateway (`Bind` says when not), and many of them may match a
+        // long name. So the last owner that was found is remembered.
         let mut known: Option<(&str, Option<&Arc<TenantQuota>>)> = None;
         let mut matching = listeners.matching_or_any(name);
         let found = matching.find_map(|entry| {
@@ -413,16 +413,20 @@ impl Snapshot {
         self.binds.insert_mut(bind, listeners);
     }
 
-    /// Removes the listener at a place, and the bind with its last listener.
+    /// Removes the listener at a place, and the bind with its last listener. A bind that stays gets the settings of a
+    /// listener that stays.
     pub(crate) fn clear(&mut self, (bind, layer, pattern): &SelectionKey) {
         let Some(mut listeners) = self.binds.get(bind).cloned() else {
             return;
         };
         listeners.of_mut(*layer).remove(pattern);
-        if listeners.is_empty() {
-            self.binds.remove_mut(bind);
-        } else {
-            self.binds.insert_mut(*bind, listeners);
+        let left = listeners.any().cloned();
+        match left {
+            None => _ = self.binds.remove_mut(bind),
+            Some(left) => {
+                listeners.follow(&left, bind.transport);
+                self.binds.insert_mut(*bind, listeners);
+            }
         }
     }
 }

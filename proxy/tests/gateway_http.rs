@@ -3,10 +3,12 @@
 
 use std::net::SocketAddr;
 
-use http_body_util::{BodyExt, Full};
-use hyper::Response;
+use http_body_util::{BodyExt, Empty, Full};
 use hyper::body::Bytes;
+use hyper::client::conn::http2;
 use hyper::header::{HeaderMap, HeaderName};
+use hyper::{Request, Response};
+use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpStream;
 use vestibule_proxy::limits::{EscapedSlashes, ProxyLimits, Underscores};
@@ -108,17 +110,18 @@ async fn slashes_at(address: SocketAddr) -> EscapedSlashes {
     }
 }
 
-/// The treatment of fields with an underscore, in the head and in trailers.
+/// The treatment of fields with an underscore, in the head and in trailers. A request is never refused for its trailers.
 async fn underscores_at(address: SocketAddr) -> Underscores {
     let answer = ask_at(address, "GET / HTTP/1.1\r\nx_own: 1", "").await;
+    let passes = answer.status == 200 && answer.body.contains("x_own");
+    let head = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nte: trailers\r\ntrailer: x_late";
+    let late = ask_at(address, head, "5\r\nhello\r\n0\r\nx_late: 1\r\n\r\n").await;
+    assert_eq!(late.status, 200);
+    assert_eq!(late.body.contains("x_late"), passes, "{}", late.body);
     if answer.status == 400 {
         return Underscores::Refuse;
     }
-    let passes = answer.body.contains("x_own");
-    let head = "POST / HTTP/1.1\r\ntransfer-encoding: chunked\r\nte: trailers\r\ntrailer: x_late";
-    let late = ask_at(address, head, "5\r\nhello\r\n0\r\nx_late: 1\r\n\r\n").await;
-    assert_eq!((answer.status, late.status), (200, 200));
-    assert_eq!(late.body.contains("x_late"), passes, "{}", late.body);
+    assert_eq!(answer.status, 200);
     if passes {
         Underscores::Allow
     } else {
@@ -147,6 +150,56 @@ async fn each_gateway_of_a_proxy_has_a_treatment_of_its_own() {
     assert_eq!(treatment_at(rig.address).await, lax);
     let of_release = (EscapedSlashes::Refuse, Underscores::Drop);
     assert_eq!(treatment_at(second).await, of_release);
+}
+
+/// The Gateway of the port decides within TLS and in HTTP/2 too, and before the listener is found: a path that it refuses
+/// is refused, also for the name of another listener of the port. What it keeps goes on to the answer for that name.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_gateway_of_the_port_decides_within_tls_whatever_listener_a_request_is_for() {
+    let address = telling().await;
+    let own = Identity::new("*.example.com");
+    let refuse = (
+        proto::EscapedSlashes::Refuse,
+        proto::Underscores::Unspecified,
+    );
+    let mut limits = quiet();
+    limits.http.escaped_slashes = EscapedSlashes::Keep;
+    let mut rig = Rig::start(&limits, |port| {
+        let listener = |name, hostname| {
+            let mut made = needs_settings(http(port, name, hostname, Some("team-a/own")));
+            if let Some(Wire::Listener(listener)) = &mut made.resource {
+                FIRST.clone_into(&mut listener.gateway);
+            }
+            made
+        };
+        vec![
+            own.resource("team-a/own"),
+            listener("a", HOST),
+            listener("b", "b.example.com"),
+            settings_of(FIRST, refuse),
+            http_route("a", HOST, vec![rule("/", BACKEND)]),
+            http_route("b", "b.example.com", vec![rule("/", BACKEND)]),
+            backend(BACKEND, &[address]),
+        ]
+    });
+    let mut config = client_config(&own);
+    config.alpn_protocols = vec![b"h2".to_vec()];
+    let stream = tls(rig.connect().await, config, HOST).await.unwrap();
+    let made = http2::handshake(TokioExecutor::new(), TokioIo::new(stream)).await;
+    let (mut sender, connection) = made.unwrap();
+    tokio::spawn(connection);
+    let keep = (proto::EscapedSlashes::Keep, proto::Underscores::Unspecified);
+    for (setting, for_own, for_other) in [(refuse, 400, 400), (keep, 200, 421)] {
+        let rejected = rig.apply(vec![settings_of(FIRST, setting)]);
+        assert_eq!(rejected, Vec::<String>::new());
+        for (host, expected) in [(HOST, for_own), ("b.example.com", for_other)] {
+            let request = Request::get(format!("https://{host}/a%2Fb"));
+            let request = request.body(Empty::<Bytes>::new()).unwrap();
+            let answer = within("an answer", sender.send_request(request)).await;
+            let status = answer.unwrap().status().as_u16();
+            assert_eq!(status, expected, "{host} {setting:?}");
+        }
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

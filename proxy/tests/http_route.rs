@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use http_body_util::{BodyExt, Empty};
-use hyper::Request;
-use hyper::body::Bytes;
+use hyper::body::{Bytes, Incoming};
 use hyper::client::conn::http2;
+use hyper::{Request, Response};
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use proto::http_filter::Filter;
 use proto::path_modifier::Path;
@@ -391,6 +391,15 @@ async fn escaped_slashes_are_kept_where_they_may_be_and_dots_never() {
 #[tokio::test(flavor = "multi_thread")]
 async fn escaped_slashes_are_decoded_once_before_a_rule_is_found() {
     let (one, two) = (Echo::start("one").await, Echo::start("two").await);
+    let (copied, mut copies) = tokio::sync::mpsc::channel(8);
+    let (mirror, _) = counting(move |request: Request<Incoming>| {
+        let copied = copied.clone();
+        async move {
+            copied.send(request.uri().to_string()).await.unwrap();
+            Response::new(Empty::<Bytes>::new())
+        }
+    })
+    .await;
     let mut limits = quiet();
     limits.http.escaped_slashes = EscapedSlashes::Unescape;
     let mut moved = rule("/moved", "");
@@ -402,16 +411,30 @@ async fn escaped_slashes_are_decoded_once_before_a_rule_is_found() {
             scheme: "https".into(),
             ..Default::default()
         })));
+    let mut rewritten = rule("/old", "team-a/two:80");
+    rewritten.filters = vec![
+        filter(Filter::Mirror(proto::Mirror {
+            backend: "team-a/three:80".into(),
+            numerator: 1,
+            denominator: 1,
+        })),
+        filter(Filter::Rewrite(proto::UrlRewrite {
+            hostname: String::new(),
+            path: Some(path(Path::Prefix("/new".into()))),
+        })),
+    ];
     let rig = rig_with(
         &limits,
         &[
             rule("/", "team-a/one:80"),
             rule("/raw/x", "team-a/two:80"),
             moved,
+            rewritten,
         ],
         &[
             ("team-a/one:80", &[one.address]),
             ("team-a/two:80", &[two.address]),
+            ("team-a/three:80", &[mirror]),
         ],
     );
     let cases = [
@@ -420,6 +443,7 @@ async fn escaped_slashes_are_decoded_once_before_a_rule_is_found() {
         ("/raw%252Fx", "one", "/raw%252Fx"),
         ("/%2Fraw%2Fx", "one", "//raw/x"),
         ("/a%20b%2F?c", "one", "/a%20b/?c"),
+        ("/old%2Fx%20y", "two", "/new/x%20y"),
     ];
     for (path, backend, expected) in cases {
         let answer = get(&rig, HOST, path).await;
@@ -455,6 +479,11 @@ async fn escaped_slashes_are_decoded_once_before_a_rule_is_found() {
         let body = answer.into_body().collect().await.unwrap().to_bytes();
         let line = format!("GET {expected} HTTP/1.1\n");
         assert!(body.starts_with(line.as_bytes()), "{body:?}");
+    }
+    // The mirror of the rewrite got the same path as the backend, of either version.
+    for _ in 0..2 {
+        let copy = within("a copy", copies.recv()).await;
+        assert_eq!(copy.as_deref(), Some("/new/x%20y"));
     }
 }
 

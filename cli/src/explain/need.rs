@@ -122,6 +122,10 @@ impl Needs<'_> {
     /// Adds the object to which a reference leads, and the grants that the reference may need.
     fn reference(&mut self, referrer: &ObjectKey, reference: &Reference) {
         let target = &reference.target;
+        // All of these kinds have namespaces. A class may leave out that of its parameters, and then there is nothing to read.
+        if target.namespace.is_empty() {
+            return;
+        }
         let kinds = [
             Kind::Secret,
             Kind::ConfigMap,

@@ -37,24 +37,24 @@ pub struct GatewayClassSpec {
 
 pub(crate) fn convert(wire: GatewayClass, unknown: &UnknownFields) -> gateway::GatewayClass {
     let mut findings = unknown.warnings_outside(&[]);
-    let parameters = wire.spec.parameters_ref.and_then(|wire| {
-        let namespace = wire.namespace.unwrap_or_default();
-        if wire.kind == Kind::GatewayParameters.as_str() && namespace.is_empty() {
-            findings.push(Finding::refused(
-                Reason::InvalidParameters,
-                "spec.parametersRef.namespace",
-                "is absent, and GatewayParameters live in a namespace",
-                "name the namespace",
-            ));
-            return None;
-        }
-        Some(reference::Reference {
-            group: wire.group.into(),
-            kind: wire.kind.into(),
-            target: ObjectName::new(namespace, wire.name),
-            field: "spec.parametersRef".into(),
-        })
+    let parameters = wire.spec.parameters_ref.map(|wire| reference::Reference {
+        group: wire.group.into(),
+        kind: wire.kind.into(),
+        target: ObjectName::new(wire.namespace.unwrap_or_default(), wire.name),
+        field: "spec.parametersRef".into(),
     });
+    // The reference stays. It leads to no object, so the parameters count as unknown ones, and not as if there were none.
+    let leads_nowhere = parameters.as_ref().is_some_and(|reference| {
+        reference.is(Kind::GatewayParameters) && reference.target.namespace.is_empty()
+    });
+    if leads_nowhere {
+        findings.push(Finding::refused(
+            Reason::InvalidParameters,
+            "spec.parametersRef.namespace",
+            "is absent, and GatewayParameters live in a namespace",
+            "name the namespace",
+        ));
+    }
     gateway::GatewayClass {
         name: wire.metadata.name.as_deref().unwrap_or_default().into(),
         meta: meta::convert(&wire.metadata),

@@ -73,11 +73,12 @@ impl Translator {
     }
 
     /// The treatment of requests that backends could read in another way, as a message for the proxies. Parameters that
-    /// are not known might ask for the strictest one, so they count as if they did.
+    /// are not known might ask for protection, so no laxer setting of the class or of the release takes their place.
     fn http_settings(&self, gateway: &ObjectName) -> Option<proto::HttpSettings> {
         let gateway = self.merge.gateway(gateway)?;
         let settings = self.readable_parameters(gateway);
-        let settings = settings.map(|known| known.map_or(HttpParameters::STRICTEST, |of| of.http));
+        let settings =
+            settings.map(|known| known.map_or(HttpParameters::FOR_UNKNOWN, |of| of.http));
         let set = settings.fold(HttpParameters::default(), HttpParameters::or);
         (set != HttpParameters::default()).then(|| proto::HttpSettings {
             escaped_slashes: set

@@ -50,12 +50,17 @@ impl Entry {
 
 /// The listeners of one socket. At most one of the layers has any. (If the operator sent a mix, which it must not,
 /// connections would have to begin with TLS or, without TLS listeners, with a request.)
+///
+/// The operator gives each bind to one Gateway at a time, so the listeners agree about what their Gateway sets. There is one
+/// exception, in `vestibule run`, where Gateways share the ports of the machine. If the proxy rejects the move of a listener
+/// to another port, because that port is taken for example, the listener stays. Another Gateway may then get the port that
+/// it should have left. Until the listener leaves, the settings are those of the listener that was placed last.
 #[derive(Clone)]
 pub(super) struct Bind {
     pub(super) tls: PatternMap<Entry>,
     plain: PatternMap<Entry>,
     pub(super) bytes: PatternMap<Entry>,
-    /// How the addresses of clients are found. All listeners of a bind belong to one Gateway, so they agree.
+    /// How the addresses of clients are found.
     pub(super) client_address: Option<Arc<ClientAddress>>,
     /// The treatment of ambiguous requests that the Gateway sets.
     pub(super) http: HttpOverrides,
@@ -75,7 +80,7 @@ impl Bind {
         }
     }
 
-    /// Takes over the settings of a listener that gets its place here. `transport` is that of the bind.
+    /// Takes over the settings of a listener that has its place here. `transport` is that of the bind.
     pub(super) fn follow(&mut self, listener: &Listener, transport: Transport) {
         let settings = listener.settings.of_gateway();
         // UDP has neither PROXY headers nor requests.
@@ -101,8 +106,10 @@ impl Bind {
         }
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        Layer::ALL.iter().all(|layer| self.of(*layer).is_empty())
+    /// One of the listeners, if there are any.
+    pub(super) fn any(&self) -> Option<&Arc<Listener>> {
+        let mut entries = Layer::ALL.iter().flat_map(|layer| self.of(*layer).values());
+        entries.next().map(|entry| &entry.listener)
     }
 
     /// The layer with which connections begin.

@@ -193,6 +193,31 @@ fn the_treatment_of_requests_is_that_of_the_ports_of_a_gateway() {
     assert_eq!(slashes(&h, &BIND), None);
 }
 
+/// A listener that could not move to another port may stay beside those of the next Gateway of its port. When it leaves at
+/// last, its settings leave with it.
+#[test]
+fn a_listener_that_leaves_takes_the_settings_of_its_gateway_along() {
+    let mut h = Harness::new();
+    let mut next = needs_settings(http_on(B, BIND.port, "b.example.com", None));
+    if let Some(Wire::Listener(listener)) = &mut next.resource {
+        listener.gateway = "infra/other".into();
+    }
+    let of_next = Resource::new(
+        "infra/other",
+        Wire::GatewaySettings(proto::GatewaySettings::default()),
+    );
+    let stays = needs_settings(http_on(A, BIND.port, "a.example.com", None));
+    assert_eq!(h.apply(vec![stays, next, of_next]), []);
+    // This places the listener that stayed once more, after the next one.
+    assert_eq!(h.apply(vec![keeping_slashes()]), []);
+    let slashes = |h: &Harness| h.published.load().http_overrides(&BIND).escaped_slashes;
+    assert_eq!(slashes(&h), Some(EscapedSlashes::Keep));
+    h.remove(vec![key(ResourceKind::Listener, A)]);
+    assert_eq!(slashes(&h), None);
+    let beginning = h.published.load().beginning(&BIND);
+    assert!(!beginning.closed);
+}
+
 #[test]
 fn rejected_settings_leave_the_last_good_ones_or_none() {
     let mut h = Harness::new();
