@@ -51,9 +51,9 @@ pub enum AnnotationFault {
     Form,
     /// An entry has a version that does not exist.
     Version,
-    /// The Service does not have the port of an entry, or has it for another transport than TCP alone.
+    /// The Service has no TCP port with the name or number of an entry.
     NoSuchPort,
-    /// An entry fits two ports: it is the number of one and the name of another one.
+    /// An entry fits two ports, for instance as the number of one and the name of the other one.
     Ambiguous,
     /// Two entries are about one port.
     Twice,
@@ -67,9 +67,7 @@ impl fmt::Display for AnnotationFault {
             Self::Form => f.write_str("it is neither v1 or v2 nor a list of ports with versions"),
             Self::Version => f.write_str("an entry has another version than v1 and v2"),
             Self::NoSuchPort => f.write_str("an entry names no TCP port of the Service"),
-            Self::Ambiguous => {
-                f.write_str("an entry is the number of one port and the name of another one")
-            }
+            Self::Ambiguous => f.write_str("an entry fits two ports, by number or by name"),
             Self::Twice => f.write_str("two entries name the same port"),
         }
     }
