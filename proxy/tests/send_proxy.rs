@@ -267,6 +267,74 @@ async fn the_header_does_not_wait_for_the_client() {
     assert_eq!(read_to_end(&mut client).await.unwrap(), b"");
 }
 
+/// An endpoint that refuses gets nothing, and the next one gets a header as if it were the first.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_endpoint_after_one_that_refuses_gets_one_header() {
+    for version in [V1, V2] {
+        let (sender, mut begun) = mpsc::channel(1);
+        let good = serve(move |mut stream: TcpStream| {
+            let sender = sender.clone();
+            async move {
+                let header = told(&read_header(&mut stream).await);
+                let rest = read_to_end(&mut stream).await.unwrap();
+                let _ = sender.send((header, rest)).await;
+            }
+        })
+        .await;
+        let rig = Rig::start(&quiet(), |port| {
+            let mut resource = expecting(good, version);
+            if let Some(Wire::Backend(backend)) = &mut resource.resource {
+                backend.endpoints.insert(0, endpoint(&refusing()));
+            }
+            raw(port, resource)
+        });
+        // Chance decides which endpoint is the first one for a connection.
+        for n in 0..100 {
+            let mut client = rig.connect().await;
+            let from = own(&client);
+            client.write_all(b"hello").await.unwrap();
+            client.shutdown().await.unwrap();
+            let (header, rest) = within("a connection", begun.recv()).await.unwrap();
+            assert_eq!(header.addresses, Some((from, rig.address)), "{n}");
+            assert_eq!(rest, b"hello", "{n}");
+            if rig.plane.metrics.connect_retries.get() > 0 {
+                break;
+            }
+        }
+        assert!(rig.plane.metrics.connect_retries.get() > 0, "{version:?}");
+    }
+}
+
+/// The same for a client whose TLS ends at the proxy: the header comes, and then the server speaks first.
+#[tokio::test(flavor = "multi_thread")]
+async fn the_header_does_not_wait_for_a_client_of_tls() {
+    let identity = Identity::new(NAME);
+    for version in [V1, V2] {
+        let (address, accepted) = one_connection().await;
+        let rig = Rig::start(&quiet(), |port| {
+            vec![
+                listener(port, "web", NAME, Some("team-a/cert")),
+                route("web", NAME, Some(BACKEND)),
+                expecting(address, version),
+                identity.resource("team-a/cert"),
+            ]
+        });
+        let tcp = rig.connect().await;
+        let from = own(&tcp);
+        let mut client = tls(tcp, client_config(&identity), NAME).await.unwrap();
+        let mut server = accepted.await;
+        let header = told(&read_header(&mut server).await);
+        assert_eq!(header, named(from, rig.address, version));
+        server.write_all(b"220 ready\r\n").await.unwrap();
+        let mut greeting = [0; 11];
+        let read = client.read_exact(&mut greeting);
+        within("the greeting", read).await.unwrap();
+        assert_eq!(&greeting, b"220 ready\r\n");
+        client.write_all(b"quit").await.unwrap();
+        receives(&mut server, b"quit").await;
+    }
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn a_terminated_connection_begins_with_the_header_in_plaintext_and_over_tls() {
     let (identity, authority) = (Identity::new(NAME), Authority::new("inner"));
@@ -433,5 +501,40 @@ async fn connections_for_requests_name_nobody() {
                 assert_eq!(further, expected, "{version:?}");
             }
         }
+    }
+}
+
+/// With a policy for an HTTP backend, the header comes before TLS.
+#[tokio::test(flavor = "multi_thread")]
+async fn connections_for_requests_name_nobody_before_tls() {
+    let authority = Authority::new("inner");
+    let acceptor = authority.server(&[INNER], &[]).acceptor();
+    for version in [V1, V2] {
+        let (sender, mut begun) = mpsc::channel(16);
+        let acceptor = acceptor.clone();
+        let address = serve(move |mut stream: TcpStream| {
+            let (sender, acceptor) = (sender.clone(), acceptor.clone());
+            async move {
+                let header = told(&read_header(&mut stream).await);
+                let _ = sender.send(header).await;
+                let inner = acceptor.accept(stream).await.unwrap();
+                serve_http(inner, false, |_: Request<Incoming>| async {
+                    Response::new(Full::new(Bytes::from("ok")))
+                })
+                .await;
+            }
+        })
+        .await;
+        let rig = Rig::start(&quiet(), |port| {
+            vec![
+                http(port, "web", NAME, None),
+                http_route("web", NAME, vec![rule("/", BACKEND)]),
+                secured(address, version),
+                Authority::bundle(BUNDLE, &[&authority]),
+            ]
+        });
+        assert_eq!(get(&rig, NAME, "/").await.status, 200, "{version:?}");
+        let header = within("a connection", begun.recv()).await.unwrap();
+        assert_eq!(header, NOBODY, "{version:?}");
     }
 }

@@ -209,6 +209,7 @@ pub(super) struct RuleView {
 
 /// A backend of a rule.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "camelCase")]
 pub(super) struct BackendView {
     pub(super) service: Name,
     pub(super) port: u16,

@@ -2,6 +2,7 @@
 
 use std::fmt::{self, Formatter, Write as _};
 
+use vestibule_model::key::Kind;
 use vestibule_model::protocol::Protocol;
 
 use super::report::{
@@ -187,12 +188,13 @@ fn write_route(f: &mut Formatter<'_>, route: &RouteView) -> fmt::Result {
         return Ok(());
     }
     for rule in &route.rules {
-        line(f, "", &rule_text(rule))?;
+        line(f, "", &rule_text(rule, route.key.kind))?;
     }
     Ok(())
 }
 
-fn rule_text(rule: &RuleView) -> String {
+/// A rule of a route of this kind.
+fn rule_text(rule: &RuleView, kind: Kind) -> String {
     let mut text = match rule.matches.as_slice() {
         [] => String::new(),
         matches => format!("{} ", matches.join(" or ")),
@@ -204,7 +206,7 @@ fn rule_text(rule: &RuleView) -> String {
     let backends: Vec<String> = rule
         .backends
         .iter()
-        .map(|backend| backend_text(backend, weights))
+        .map(|backend| backend_text(backend, weights, kind))
         .collect();
     if !rule.problem.is_empty() {
         let _ = write!(text, "-> refused: {}", rule.problem);
@@ -220,7 +222,7 @@ fn rule_text(rule: &RuleView) -> String {
     text.trim_end().to_owned()
 }
 
-fn backend_text(backend: &BackendView, weights: bool) -> String {
+fn backend_text(backend: &BackendView, weights: bool, kind: Kind) -> String {
     let service = &backend.service;
     let mut text = format!(
         "Service {}/{}:{}",
@@ -231,7 +233,13 @@ fn backend_text(backend: &BackendView, weights: bool) -> String {
     }
     let header = backend.proxy_protocol;
     let header = header.map_or_else(String::new, |version| {
-        format!(", gets a PROXY header of {version}")
+        // Requests of many clients share the connection.
+        let names = if kind.routes_requests() {
+            " that names no client"
+        } else {
+            ""
+        };
+        format!(", gets a PROXY header of {version}{names}")
     });
     let _ = match (backend.problem.as_str(), backend.ready) {
         ("", Some(ready)) => write!(text, " ({ready} ready{header})"),

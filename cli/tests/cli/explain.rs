@@ -467,6 +467,22 @@ fn with_rule(rule: &str) -> String {
     SERVED.replace(old, &format!("[{rule}]"))
 }
 
+/// Requests of many clients share the connections to a backend, so a header on them names no client.
+#[test]
+fn the_header_of_a_backend_of_requests_names_no_client() {
+    let mail = "
+---
+apiVersion: v1
+kind: Service
+metadata: {namespace: victim, name: mail, annotations: {vestibule.dev/send-proxy-protocol: v1}}
+spec: {ports: [{port: 80}]}
+";
+    let manifests = with_rule("{backendRefs: [{name: mail, port: 80}]}") + mail;
+    let (_, _, text) = explained("shop.victim.example", &manifests);
+    let said = "(0 ready, gets a PROXY header of v1 that names no client)";
+    assert!(text.contains(said), "{text}");
+}
+
 #[test]
 fn a_filter_that_nobody_knows_answers_no_request() {
     let filter = "{type: ExtensionRef, extensionRef: {group: x.example, kind: Auth, name: z}}";

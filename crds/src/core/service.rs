@@ -4,7 +4,9 @@ use k8s_openapi::api::core::v1::Service;
 use vestibule_model::finding::{Finding, Severity};
 use vestibule_model::object::{self, ServicePort};
 use vestibule_model::protocol::{Port, Transport};
-use vestibule_model::send_proxy::{ANNOTATION, HeaderVersion, SendProxy};
+use vestibule_model::send_proxy::{
+    ANNOTATION, AnnotationFault, HeaderVersion, MAX_VALUE, SendProxy,
+};
 
 use super::transport;
 use crate::gateway_api::port;
@@ -52,36 +54,48 @@ pub(crate) fn convert(wire: Service) -> (object::Service, Vec<Finding>) {
 fn expect_headers(value: &str, ports: &mut [ServicePort]) {
     let of_tcp = |port: &&mut ServicePort| port.transport == Some(Transport::Tcp);
     let mut ports: Vec<&mut ServicePort> = ports.iter_mut().filter(of_tcp).collect();
-    if read_headers(value, &mut ports).is_none() {
+    if let Err(fault) = read_headers(value, &mut ports) {
         for port in ports {
-            port.send_proxy = SendProxy::Unreadable;
+            port.send_proxy = SendProxy::Unreadable(fault);
         }
     }
 }
 
 /// Reads the value of the annotation for these TCP ports: a version for all of them, or `name=version` or
-/// `number=version` for some, each at most once. The result is `None` if that is not what the value is.
-fn read_headers(value: &str, ports: &mut [&mut ServicePort]) -> Option<()> {
+/// `number=version` for some, each at most once.
+///
+/// # Errors
+/// The value is something else. Then some ports may have a header already, of which nobody knows whether it is right.
+fn read_headers(value: &str, ports: &mut [&mut ServicePort]) -> Result<(), AnnotationFault> {
+    if value.len() > MAX_VALUE {
+        return Err(AnnotationFault::TooLong);
+    }
     if let Ok(version) = value.trim().parse::<HeaderVersion>() {
         for port in ports {
             port.send_proxy = SendProxy::Header(version);
         }
-        return Some(());
+        return Ok(());
     }
     for entry in value.split(',') {
-        let (which, version) = entry.split_once('=')?;
+        let (which, version) = entry.split_once('=').ok_or(AnnotationFault::Form)?;
         let (which, version) = (which.trim(), version.trim());
-        let version = version.parse::<HeaderVersion>().ok()?;
+        let version = version.parse::<HeaderVersion>();
+        let version = version.map_err(|_| AnnotationFault::Version)?;
         let number = which.parse::<Port>().ok();
-        let port = ports.iter_mut().find(|port| {
+        // The name of a port may consist of digits alone, so it can be the number of another port.
+        let mut fitting = ports.iter_mut().filter(|port| {
             number == Some(port.port) || (!which.is_empty() && *port.name == *which)
-        })?;
+        });
+        let port = fitting.next().ok_or(AnnotationFault::NoSuchPort)?;
+        if fitting.next().is_some() {
+            return Err(AnnotationFault::Ambiguous);
+        }
         if port.send_proxy != SendProxy::Off {
-            return None;
+            return Err(AnnotationFault::Twice);
         }
         port.send_proxy = SendProxy::Header(version);
     }
-    Some(())
+    Ok(())
 }
 
 #[cfg(test)]
@@ -92,17 +106,23 @@ mod tests {
 
     /// What the ports of a Service expect: smtp (25), imap (143), one without a name (993), and dns (53, UDP).
     fn expected(value: Option<&str>) -> Vec<SendProxy> {
+        let ports = serde_json::json!([
+            {"name": "smtp", "port": 25},
+            {"name": "imap", "port": 143, "protocol": "TCP"},
+            {"port": 993},
+            {"name": "dns", "port": 53, "protocol": "UDP"},
+        ]);
+        expected_of(&ports, value)
+    }
+
+    /// The same for a Service with these ports.
+    fn expected_of(ports: &serde_json::Value, value: Option<&str>) -> Vec<SendProxy> {
         let mut service = serde_json::json!({
             "apiVersion": "v1",
             "kind": "Service",
             "metadata": {"name": "mail", "namespace": "red"},
-            "spec": {"ports": [
-                {"name": "smtp", "port": 25},
-                {"name": "imap", "port": 143, "protocol": "TCP"},
-                {"port": 993},
-                {"name": "dns", "port": 53, "protocol": "UDP"},
-            ]},
         });
+        service["spec"] = serde_json::json!({"ports": ports});
         if let Some(value) = value {
             service["metadata"]["annotations"] = serde_json::json!({ANNOTATION: value});
         }
@@ -111,14 +131,22 @@ mod tests {
         service.ports.iter().map(|port| port.send_proxy).collect()
     }
 
+    /// A value with as many spaces after it as give it this length.
+    fn padded(value: &str, length: usize) -> String {
+        format!("{value}{}", " ".repeat(length - value.len()))
+    }
+
     #[test]
     fn ports_expect_the_headers_that_the_annotation_names() {
         use SendProxy::{Header, Off};
+        // This is as long as a value may be.
+        let longest = padded("imap=v1", MAX_VALUE);
         for (value, ports) in [
             (None, [Off, Off, Off, Off]),
             (Some("v1"), [Header(V1), Header(V1), Header(V1), Off]),
             (Some(" v2 "), [Header(V2), Header(V2), Header(V2), Off]),
             (Some("imap=v1"), [Off, Header(V1), Off, Off]),
+            (Some(longest.as_str()), [Off, Header(V1), Off, Off]),
             (
                 Some("993=v2, smtp = v1"),
                 [Header(V1), Off, Header(V2), Off],
@@ -130,28 +158,54 @@ mod tests {
 
     #[test]
     fn a_value_that_cannot_be_read_is_about_every_tcp_port() {
-        for value in [
-            "",
-            "true",
-            "V2",
-            "v3",
-            "v1,v2",
-            "imap",
-            "imap=",
-            "=v2",
-            "imap=v2,",
+        use AnnotationFault::{Form, NoSuchPort, TooLong, Twice, Version};
+        let too_long = padded("imap=v1", MAX_VALUE + 1);
+        for (value, fault) in [
+            ("", Form),
+            ("true", Form),
+            ("V2", Form),
+            ("v3", Form),
+            ("v1,v2", Form),
+            ("imap", Form),
+            ("imap=", Version),
+            ("imap=V2", Version),
+            ("imap=v1=v2", Version),
+            ("=v2", NoSuchPort),
+            ("imap=v2,", Form),
             // There are no such TCP ports.
-            "pop=v2",
-            "110=v2",
-            "dns=v2",
-            "53=v2",
+            ("pop=v2", NoSuchPort),
+            ("110=v2", NoSuchPort),
+            ("dns=v2", NoSuchPort),
+            ("53=v2", NoSuchPort),
             // One port has one header.
-            "imap=v1,143=v2",
-            "imap=v1,imap=v1",
+            ("imap=v1,143=v2", Twice),
+            ("imap=v1,imap=v1", Twice),
+            (too_long.as_str(), TooLong),
         ] {
-            let unreadable = SendProxy::Unreadable;
+            let unreadable = SendProxy::Unreadable(fault);
             let ports = [unreadable, unreadable, unreadable, SendProxy::Off];
             assert_eq!(expected(Some(value)), ports, "{value:?}");
+        }
+    }
+
+    /// Names of ports may consist of digits alone.
+    #[test]
+    fn a_port_is_not_guessed_where_a_number_is_the_name_of_another_one() {
+        use SendProxy::{Header, Off};
+        let ports = serde_json::json!([
+            {"name": "80", "port": 8080},
+            {"name": "web", "port": 80},
+            {"name": "443", "port": 443},
+        ]);
+        let unreadable = SendProxy::Unreadable(AnnotationFault::Ambiguous);
+        for (value, expected) in [
+            ("80=v2", [unreadable; 3]),
+            ("443=v2,80=v2", [unreadable; 3]),
+            ("8080=v1,web=v2", [Header(V1), Header(V2), Off]),
+            // This is one port, whichever way it is meant.
+            ("443=v2", [Off, Off, Header(V2)]),
+        ] {
+            assert_eq!(expected_of(&ports, Some(value)), expected, "{value}");
         }
     }
 }

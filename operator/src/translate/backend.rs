@@ -48,7 +48,7 @@ fn header_of(port: &ServicePort) -> proto::SendProxyProtocol {
     match port.send_proxy {
         SendProxy::Header(HeaderVersion::V1) => proto::SendProxyProtocol::V1,
         SendProxy::Header(HeaderVersion::V2) => proto::SendProxyProtocol::V2,
-        SendProxy::Off | SendProxy::Unreadable => proto::SendProxyProtocol::Unspecified,
+        SendProxy::Off | SendProxy::Unreadable(_) => proto::SendProxyProtocol::Unspecified,
     }
 }
 

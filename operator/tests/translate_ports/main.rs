@@ -13,7 +13,7 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::{Group, Port, Protocol, Transport};
 use vestibule_model::reference::{BackendRef, ParentRef};
 use vestibule_model::selector::{LabelSelector, NamespaceScope, Requirement};
-use vestibule_model::send_proxy::{HeaderVersion, SendProxy};
+use vestibule_model::send_proxy::{AnnotationFault, HeaderVersion, SendProxy};
 use vestibule_operator::translate::{
     Assigned, Change, ClaimMode, ClaimState, DesiredPort, DesiredService, GatewayService, Settings,
     Status, Translator,
@@ -606,7 +606,7 @@ fn backends_get_the_header_that_their_service_expects() {
         assert_eq!(reasons(&translator, &route), none);
     }
     // The proxies would not know what to send, so they do not connect.
-    translator.apply([expecting(SendProxy::Unreadable)]);
+    translator.apply([expecting(SendProxy::Unreadable(AnnotationFault::Twice))]);
     assert_eq!(header(&translator, "red/db:1"), None);
     assert_eq!(leads_to(&translator, "db"), "");
     assert_eq!(reasons(&translator, &route), ["InvalidAnnotation"]);
@@ -618,7 +618,11 @@ fn backends_get_the_header_that_their_service_expects() {
     let resolved = resolved.expect("a condition");
     assert_eq!(resolved.truth, Truth::False);
     assert_eq!(resolved.reason, Reason::InvalidAnnotation);
-    for part in ["vestibule.dev/send-proxy-protocol", "say v1 or v2"] {
+    for part in [
+        "vestibule.dev/send-proxy-protocol",
+        "two entries name the same port",
+        "say v1 or v2",
+    ] {
         assert!(resolved.message.contains(part), "{}", resolved.message);
     }
     assert_eq!(header(&translator, "red/other:1"), Some(Unspecified));
@@ -634,7 +638,10 @@ fn backends_get_the_header_that_their_service_expects() {
 /// The PROXY protocol is about connections: the annotation of a Service is no matter of its UDP ports.
 #[test]
 fn headers_are_no_matter_of_datagrams() {
-    for expected in [SendProxy::Header(HeaderVersion::V2), SendProxy::Unreadable] {
+    for expected in [
+        SendProxy::Header(HeaderVersion::V2),
+        SendProxy::Unreadable(AnnotationFault::NoSuchPort),
+    ] {
         let by = Transport::Udp;
         let route = port_route(by, ("red", "all", 5), at(None), backends());
         let mut translator = translated(objects(by).into_iter().chain([route]));

@@ -13,7 +13,7 @@ use vestibule_model::object::Object;
 use vestibule_model::protocol::{Protocol, Transport};
 use vestibule_model::reference::{BackendRef, ParentRef};
 use vestibule_model::selector::NamespaceScope;
-use vestibule_model::send_proxy::{HeaderVersion, SendProxy};
+use vestibule_model::send_proxy::{AnnotationFault, HeaderVersion, SendProxy};
 use vestibule_model::tls_policy::GatewayTls;
 use vestibule_operator::translate::CONTROLLER;
 use vestibule_operator_testing::grants::a_hostname_grant;
@@ -308,7 +308,7 @@ const HEADERS: [SendProxy; 4] = [
     SendProxy::Off,
     SendProxy::Off,
     SendProxy::Header(HeaderVersion::V2),
-    SendProxy::Unreadable,
+    SendProxy::Unreadable(AnnotationFault::Form),
 ];
 
 /// A Service whose ports say this of themselves, and whose TCP ports expect such a header.
