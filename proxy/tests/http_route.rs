@@ -391,11 +391,11 @@ async fn escaped_slashes_are_kept_where_they_may_be_and_dots_never() {
 #[tokio::test(flavor = "multi_thread")]
 async fn escaped_slashes_are_decoded_once_before_a_rule_is_found() {
     let (one, two) = (Echo::start("one").await, Echo::start("two").await);
-    let (copied, mut copies) = tokio::sync::mpsc::channel(8);
+    let (mirrored, mut copies) = tokio::sync::mpsc::channel(8);
     let (mirror, _) = counting(move |request: Request<Incoming>| {
-        let copied = copied.clone();
+        let mirrored = copied.clone();
         async move {
-            copied.send(request.uri().to_string()).await.unwrap();
+            mirrored.send(request.uri().to_string()).await.unwrap();
             Response::new(Empty::<Bytes>::new())
         }
     })

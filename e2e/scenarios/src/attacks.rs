@@ -282,10 +282,12 @@ async fn answered(stream: &mut Stream) -> Result<()> {
         let mut head = [0; 9];
         stream.read_exact(&mut head).await?;
         let [high, middle, low, kind, ..] = head;
-        ensure!(kind != HEADERS, "a request was answered");
         let length = u32::from_be_bytes([0, high, middle, low]);
         let mut payload = vec![0; usize::try_from(length)?];
         stream.read_exact(&mut payload).await?;
+        let shown =
+            String::from_utf8_lossy(payload.get(..payload.len().min(64)).unwrap_or_default());
+        ensure!(kind != HEADERS, "a request was answered: {shown:?}");
     }
 }
 

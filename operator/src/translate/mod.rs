@@ -29,6 +29,7 @@ mod client_address;
 mod features;
 mod frontend;
 mod gateway;
+mod gateway_parameters;
 mod gateway_settings;
 mod grant;
 mod http_route;
