@@ -393,7 +393,7 @@ async fn escaped_slashes_are_decoded_once_before_a_rule_is_found() {
     let (one, two) = (Echo::start("one").await, Echo::start("two").await);
     let (mirrored, mut copies) = tokio::sync::mpsc::channel(8);
     let (mirror, _) = counting(move |request: Request<Incoming>| {
-        let mirrored = copied.clone();
+        let mirrored = mirrored.clone();
         async move {
             mirrored.send(request.uri().to_string()).await.unwrap();
             Response::new(Empty::<Bytes>::new())
