@@ -15,6 +15,7 @@ use std::time::Duration;
 
 use anyhow::{Context as _, Result, bail};
 use futures::future::select_all;
+use rustix::process::{Resource, getrlimit, setrlimit};
 use rustls::ServerConfig;
 use rustls_pki_types::pem::PemObject as _;
 use rustls_pki_types::{CertificateDer, PrivateKeyDer};
@@ -129,6 +130,10 @@ struct Shared {
 
 /// Serves until it is told to stop.
 pub(crate) async fn run(args: Args) -> Result<()> {
+    // The attacks of `memory-limit` make thousands of connections, and the soft limit is often 1,024.
+    let mut files = getrlimit(Resource::Nofile);
+    files.current = files.maximum;
+    setrlimit(Resource::Nofile, files).context("the limit of open files")?;
     let (alive, mut all_gone) = mpsc::channel(1);
     let (health, _) = watch::channel(Health::Well);
     let shared = Shared {
