@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result};
 use bytes::Bytes;
 use http::Response;
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, AsyncWriteExt as _};
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::watch;
 
 use super::{Answer, Health, LARGE, LARGE_BYTES, SILENT, Shared};
@@ -20,6 +20,8 @@ const MAX_HEAD: usize = 64 * 1024;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
 /// A piece of a long answer. Thousands of answers may be under way: they have the bytes in common.
 static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
+/// Connections that may wait to be accepted. An attack makes hundreds in one moment, and the kernel would drop more than that.
+const WAITING: u32 = 4096;
 /// First byte of a TLS connection.
 const HANDSHAKE: u8 = 0x16;
 
@@ -45,9 +47,7 @@ pub(super) async fn listen(address: SocketAddr, kind: Kind, shared: Shared) -> R
             health.changed().await?;
             continue;
         }
-        let listener = TcpListener::bind(address)
-            .await
-            .with_context(|| format!("{kind:?} {address}"))?;
+        let listener = bound(address).with_context(|| format!("{kind:?} {address}"))?;
         loop {
             tokio::select! {
                 accepted = listener.accept() => {
@@ -65,6 +65,17 @@ pub(super) async fn listen(address: SocketAddr, kind: Kind, shared: Shared) -> R
             }
         }
     }
+}
+
+/// Listens on an address.
+fn bound(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(WAITING)
 }
 
 /// Whether nobody listens.
