@@ -381,7 +381,7 @@ mod tests {
     use super::printable;
 
     #[test]
-    fn what_others_wrote_does_not_control_the_terminal() {
+    fn text_that_others_wrote_does_not_control_the_terminal() {
         let text = "a\u{1b}[31m\u{7}b\u{202e}c\u{2067}\u{200f}\u{61c}ü.yaml";
         assert_eq!(printable(text), "a?[31m?b?c???ü.yaml");
     }

@@ -62,7 +62,7 @@ fn trouble(text: &str, target: &str) -> Option<String> {
 }
 
 #[test]
-fn what_the_security_page_names_exists() {
+fn security_page_names_only_what_exists() {
     let page = read(&root().join("docs/security.md"));
     let links = links(&page);
     assert!(links.len() > 50, "only {} links are seen", links.len());
@@ -74,7 +74,7 @@ fn what_the_security_page_names_exists() {
 }
 
 #[test]
-fn what_is_missing_is_seen() {
+fn link_whose_target_is_missing_is_detected() {
     for (text, target) in [
         ("a page", "../docs/no-such-page.md"),
         ("`no_such_test`", "../cli/tests/documentation.rs"),
@@ -87,7 +87,7 @@ fn what_is_missing_is_seen() {
     ] {
         assert!(trouble(text, target).is_some(), "{text}");
     }
-    let there = "`what_is_missing_is_seen`";
+    let there = "`link_whose_target_is_missing_is_detected`";
     assert_eq!(trouble(there, "../cli/tests/documentation.rs"), None);
 }
 

@@ -124,7 +124,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_schema_refuses_is_told_at_its_field() {
+    fn schema_refusals_are_reported_at_their_field() {
         let route = json!({
             "hostnames": ["a.example.com", "A.example.com", "*.example.com.", "-.example.com"],
             "rules": [{

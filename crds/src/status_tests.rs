@@ -121,7 +121,7 @@ fn the_time_moves_with_the_truth_and_with_nothing_else() {
 }
 
 #[test]
-fn what_others_wrote_stays_as_it_is() {
+fn status_parts_that_others_wrote_stay_as_they_are() {
     let stale = json!({"type": "conformance.gateway.networking.k8s.io/StaleCondition", "status": "True", "reason": "Seeded", "message": "", "observedGeneration": 1, "lastTransitionTime": "2020-01-01T00:00:00Z"});
     let old = json!({
         "addresses": [{"value": "192.0.2.1"}],

@@ -308,7 +308,7 @@ fn a_class_keeps_the_reference_to_parameters_without_a_namespace() {
 }
 
 #[test]
-fn who_is_shown_the_client_certificate_is_said_by_from_and_selector() {
+fn client_certificate_is_shown_to_the_namespaces_of_from_and_selector() {
     let said = |namespaces: Value| {
         let parameters = json!({"apiVersion": "vestibule.dev/v1alpha1", "kind": "GatewayParameters",
             "metadata": {"name": "p", "namespace": "n"},
@@ -487,7 +487,7 @@ fn a_route_with_too_many_matches_is_refused_as_a_whole() {
 }
 
 #[test]
-fn what_is_no_object_of_ours() {
+fn value_that_is_no_object_or_of_an_unknown_version_is_decoded_as_such() {
     for value in [
         json!(null),
         json!(1),

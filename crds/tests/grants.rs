@@ -104,7 +104,7 @@ fn an_empty_selector_is_every_namespace_and_no_issuers_are_none() {
 }
 
 #[test]
-fn what_narrows_it_and_cannot_be_read_makes_it_give_nothing() {
+fn grant_with_an_unreadable_restricting_field_gives_nothing() {
     let long = vec!["a"; 20];
     let cases = [
         ("gateways[0]", json!({"gateways": ["No Name"]})),
@@ -229,7 +229,7 @@ fn a_shared_hostname_is_given_to_nobody() {
 }
 
 #[test]
-fn what_certificates_may_have_is_read_entry_by_entry() {
+fn grant_permissions_for_certificates_are_read_entry_by_entry() {
     let grant = |certificates: Value| {
         read(&json!({
             "namespaces": {"names": ["a"]}, "hostnames": ["*"], "certificates": certificates,

@@ -74,7 +74,7 @@ fn everything_is_read() {
 }
 
 #[test]
-fn what_is_wrong_is_refused_at_its_field() {
+fn issuer_with_a_wrong_field_is_refused_at_that_field() {
     let cases = [
         ("directory", json!("http://ca.example.com/directory")),
         ("directory", json!("https:///directory")),

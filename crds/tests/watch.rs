@@ -186,7 +186,7 @@ fn written(generation: i64, status: i64) -> Value {
 
 /// Writes of a status, by ourselves or by others, are not decoded.
 #[tokio::test(start_paused = true)]
-async fn what_changes_nothing_that_is_read_is_not_decoded() {
+async fn watched_object_is_not_decoded_again_if_nothing_that_is_read_changes() {
     let server = Server::new();
     server.put(GATEWAYS, "a", "g", written(1, 0));
     let mut listener = gateways(&server);
@@ -265,7 +265,7 @@ async fn a_list_of_many_pages_and_then_what_changes() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_comes_is_the_object_with_its_status_and_without_what_nobody_reads() {
+async fn watched_object_comes_with_its_uid_version_generation_and_status() {
     let server = Server::new();
     let mut object = gateway();
     object["metadata"] =
@@ -425,7 +425,7 @@ async fn one_object_that_does_not_decode_holds_up_nothing() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_is_no_event_does_not_end_the_watch() {
+async fn watch_goes_on_after_messages_that_are_no_events() {
     let server = Server::new();
     let mut listener = gateways(&server);
     listener.synced(Kind::Gateway).await;

@@ -240,7 +240,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_only_proxies_reach_is_denied_however_it_is_written() {
+    fn endpoint_that_only_proxies_reach_is_denied_however_it_is_written() {
         let release = EndpointRules {
             loopback: false,
             denied: vec![

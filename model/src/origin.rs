@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_pattern_is_refused() {
+    fn origin_pattern_refuses_text_that_is_no_pattern() {
         for text in [
             "",
             "**",

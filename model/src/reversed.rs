@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_covers_and_what_is_covered_is_found() {
+    fn patterns_that_cover_another_or_are_covered_by_it_are_found() {
         let all = [
             "",
             "*.com",

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_stored_is_read_again_and_other_entries_are_not() {
+    fn key_ring_reads_back_its_stored_entries_and_ignores_others() {
         let ring = KeyRing::default().with(key(1), NOW).with(key(2), NOW + 5);
         let stored: Vec<_> = ring.entries().collect();
         let entries = stored.iter().map(|(name, value)| (&**name, *value));

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_never_published_asks_nobody() {
+    fn programmed_condition_without_publication_asks_for_no_acknowledgements() {
         let never = ProgrammedBasis::NotPublished(Reason::HostnameConflict, "taken".into());
         let condition = programmed(&never, |_| unreachable!("there is nothing to ask for"));
         assert_eq!(condition.truth, Truth::False);

@@ -120,7 +120,7 @@ fn a_create_that_lands_before_the_next_one_is_taken_for_what_it_is() {
 }
 
 #[test]
-fn what_takes_a_name_and_may_land_late_is_made_sure_of_before_the_holder_is_served_again() {
+fn claim_that_a_late_write_may_take_is_settled_before_it_is_held_again() {
     for rival in [None, Some("b")] {
         let mut world = World::leading();
         let shop = name("shop.example.com");
@@ -448,7 +448,7 @@ proptest! {
     #![proptest_config(keep_failures_with_cases(256))]
 
     #[test]
-    fn who_is_told_to_hold_a_name_has_it_alone(ops in prop::collection::vec(an_op(), 1..120)) {
+    fn claim_holder_that_is_told_so_has_the_claim_alone(ops in prop::collection::vec(an_op(), 1..120)) {
         let mut sim = Sim::new();
         for op in ops {
             sim.step(op);

@@ -153,7 +153,7 @@ fn names_of_a_gateway_that_is_not_ours_for_a_moment_come_free() {
 }
 
 #[test]
-fn who_changes_a_hostname_again_and_again_does_not_keep_all_of_them_from_others() {
+fn hostnames_that_a_holder_keeps_changing_stay_in_grace_up_to_its_limit() {
     let mut world = World::leading();
     let names: Vec<_> = (0..GRACED * 4)
         .map(|n| name(&format!("n{n}.example.com")))
@@ -182,7 +182,7 @@ fn who_changes_a_hostname_again_and_again_does_not_keep_all_of_them_from_others(
 }
 
 #[test]
-fn whoever_had_many_names_has_them_all_again_within_the_grace() {
+fn hostnames_of_a_holder_with_many_all_stay_with_it_during_the_grace() {
     let mut world = World::leading();
     let names: Vec<_> = (0..GRACED * 4)
         .map(|n| name(&format!("n{n}.example.com")))
@@ -545,7 +545,7 @@ fn a_port_is_passed_on_in_one_write() {
 }
 
 #[test]
-fn who_gets_a_port_that_was_unused_has_a_whole_grace() {
+fn port_passed_on_while_unused_has_a_whole_grace_for_its_new_holder() {
     let mut world = World::leading();
     let port = port(443);
     world.give(&port, speaking("a", Group::Tls));
@@ -590,7 +590,7 @@ fn a_port_is_passed_on_by_the_leader_alone_and_served_meanwhile() {
 }
 
 #[test]
-fn what_is_revoked_has_a_new_holder_at_once() {
+fn claim_that_is_revoked_has_a_new_holder_at_once() {
     let mut world = World::leading();
     let (shop, port) = (name("shop.example.com"), port(443));
     world.give(&shop, "a");
@@ -664,7 +664,7 @@ fn a_new_leader_that_is_behind_takes_no_name_from_whoever_has_it_now() {
 }
 
 #[test]
-fn what_happens_while_claims_are_being_listed_is_neither_lost_nor_brought_back() {
+fn claims_changed_during_a_listing_are_neither_lost_nor_brought_back() {
     let mut world = World::leading();
     let (shop, cart) = (name("shop.example.com"), name("cart.example.com"));
     world.give(&shop, "a");

@@ -91,7 +91,7 @@ fn both() -> [ObjectKey; 2] {
 }
 
 #[test]
-fn what_has_no_class_or_gateway_of_ours_says_that_nobody_looked_at_it() {
+fn statuses_of_objects_without_a_class_or_gateway_of_ours_become_pending() {
     let other = || class("example.com/other");
     for (objects, lost) in [
         // The class is gone, or never was there, or is another controller's.
@@ -135,7 +135,7 @@ fn what_has_no_class_or_gateway_of_ours_says_that_nobody_looked_at_it() {
 }
 
 #[test]
-fn what_is_ours_needs_no_confirmation() {
+fn statuses_of_our_own_objects_need_no_confirmation() {
     let translator = translator([our_class(), one(), mine()]);
     for key in &both() {
         let due = judge(&translator, key, &in_force(key.kind)).expect("a status");

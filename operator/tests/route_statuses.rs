@@ -201,7 +201,7 @@ async fn a_route_that_was_accepted_stays_so_and_says_who_lacks_its_edit() {
 }
 
 #[tokio::test]
-async fn what_is_published_later_is_waited_for() {
+async fn route_status_waits_for_a_route_that_is_published_later() {
     let mut world = World::new(settings(), &["p-1"]);
     let _proxy = Proxy::of("p-1", &world.publisher);
     world.put(objects());

@@ -235,7 +235,7 @@ async fn a_first_start_with_two_replicas_that_both_think_they_lead() {
 
 #[tokio::test]
 #[ignore = "needs an API server"]
-async fn what_somebody_edits_is_restored() {
+async fn trust_bundle_in_the_config_map_and_webhooks_is_restored_after_changes() {
     let mut release = Release::new().await;
     let certificates = release.replica(true);
     let bundle = release.at_rest(1).await;
@@ -331,7 +331,7 @@ async fn a_rotation_phase_by_phase() {
 
 #[tokio::test]
 #[ignore = "needs an API server"]
-async fn what_is_broken_or_lost_is_made_anew() {
+async fn certificate_secrets_that_are_broken_or_lost_are_made_anew() {
     let mut release = Release::new().await;
     release.replica(true);
     let first = release.at_rest(1).await;

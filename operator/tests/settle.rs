@@ -433,7 +433,7 @@ fn the_last_pod_serves_until_it_ends() {
 
 /// A change of one tenant that waits does not delay a change of another one.
 #[test]
-fn nobody_waits_for_others() {
+fn change_of_one_tenant_does_not_wait_for_that_of_another() {
     let mut world = World::new(&with(base(false), app()), true);
     let dangling = http_route(
         ("c", "one", 0),
@@ -493,7 +493,7 @@ proptest! {
     /// Whatever happens, a route leads to no backend that is not there, and in the end everything is
     /// published as it was translated.
     #[test]
-    fn what_is_published_fits_together_and_everything_is_in_the_end(
+    fn published_resources_always_fit_together_and_are_complete_in_the_end(
         steps in prop::collection::vec((any_change(), 0_u32..4), 1..40),
     ) {
         let mut world = World::new(&with(base(true), app()), true);
@@ -518,7 +518,7 @@ proptest! {
 
     /// A source that was looked for and is not there is like one that was never put, whatever happens in between.
     #[test]
-    fn who_looked_for_every_source_translates_as_if_all_were_known(
+    fn translator_that_looked_for_every_source_translates_as_if_all_were_known(
         steps in prop::collection::vec(any_change(), 1..40),
     ) {
         let mut known = Translator::new(settings());

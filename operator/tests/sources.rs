@@ -369,7 +369,7 @@ fn an_unread_source_is_pending_and_only_an_answer_says_that_it_does_not_exist() 
 }
 
 #[test]
-fn what_did_not_exist_when_it_was_used_before_is_read_again() {
+fn source_that_was_absent_at_its_earlier_use_is_read_again() {
     let mut world = World::new();
     world.put(good());
     let source = key(Kind::Secret, "zzz", "good");

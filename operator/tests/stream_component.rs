@@ -366,7 +366,7 @@ async fn forty_thousand_resources_are_one_message_and_a_hand_over_sends_what_dif
 // ---- The publisher and proxies that do not behave ----
 
 #[tokio::test]
-async fn what_changes_while_a_proxy_is_slow_comes_merged() {
+async fn changes_made_while_a_proxy_is_slow_arrive_merged_in_one_batch() {
     let publisher = leader(publish::Config::default());
     publisher.update(changes(&[backend("a", 1), backend("b", 1)], &[]));
     let mut slow = Raw::hello(&publisher, "slow").await;
@@ -391,7 +391,7 @@ async fn what_changes_while_a_proxy_is_slow_comes_merged() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_does_not_acknowledge_is_cut() {
+async fn proxy_that_does_not_acknowledge_a_batch_is_disconnected() {
     let patience = Duration::from_millis(50);
     let config = publish::Config {
         patience,
@@ -405,7 +405,7 @@ async fn who_does_not_acknowledge_is_cut() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn who_is_silent_is_cut_and_who_answers_heartbeats_is_not() {
+async fn proxy_that_is_silent_is_disconnected_and_one_answering_heartbeats_is_not() {
     let config = publish::Config {
         heartbeat: Duration::from_millis(20),
         silence: Duration::from_millis(200),
@@ -509,7 +509,7 @@ async fn a_newer_stream_ends_the_older_one_whatever_that_waits_for() {
 }
 
 #[tokio::test]
-async fn what_a_proxy_says_of_a_refusal_is_cut() {
+async fn refusal_reason_from_a_proxy_is_cut_to_a_bounded_length() {
     let publisher = leader(publish::Config::default());
     publisher.update(changes(&[backend("a", 1)], &[]));
     publisher.set_ready(names(&["p"]));

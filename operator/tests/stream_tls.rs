@@ -390,7 +390,7 @@ async fn headers_are_bounded() {
 
 /// The bytes that a stranger sends ahead stay within the windows, however long the API server takes.
 #[tokio::test]
-async fn what_is_sent_before_the_token_is_checked_is_bounded() {
+async fn messages_sent_before_the_token_is_checked_are_bounded() {
     let operator = Operator::start(ConnectionLimits::default()).await;
     operator.answer(ReviewAnswer::Never);
     let channel = operator.connector().connect(&operator.address).await;

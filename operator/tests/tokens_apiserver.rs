@@ -90,7 +90,7 @@ impl Account {
 
 #[tokio::test]
 #[ignore = "needs an API server"]
-async fn what_the_api_server_says_about_tokens() {
+async fn token_review_names_the_pod_and_fails_if_it_is_gone_or_the_token_is_wrong() {
     let account = Account::new().await;
     let uid = account.pod("r-proxy-1").await;
     let pod = Some(("r-proxy-1", uid.as_str()));

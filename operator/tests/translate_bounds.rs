@@ -406,7 +406,7 @@ fn backends_of(translator: &Translator) -> Vec<String> {
 
 /// A backend that stays over the budget with other endpoints does not have its routes judged again.
 #[test]
-fn what_is_said_about_a_backend_over_its_budget_does_not_depend_on_the_past() {
+fn backend_over_its_budget_is_reported_independently_of_its_past() {
     let with = |counts: &[u8]| {
         let mut translator = with_ports();
         translator.apply(with_endpoints("a", "app", &[1, 2, 3, 4], 100));

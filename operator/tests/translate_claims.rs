@@ -324,7 +324,7 @@ fn a_name_is_one_namespaces_on_every_port_and_for_every_kind_of_route() {
 }
 
 #[test]
-fn what_an_http_route_holds_is_no_listeners() {
+fn hostname_held_by_an_http_route_is_refused_to_listeners_of_others() {
     let mut run = with_own(vec![plain()]);
     run.put(http_on_gateway("a", 5, &["x.example.com"]));
     assert_eq!(run.published("a"), ["x.example.com"]);
@@ -348,7 +348,7 @@ fn of_two_routes_without_hostnames_one_has_every_other_name() {
 }
 
 #[test]
-fn what_an_admin_takes_goes_to_whoever_else_asks_and_stays_if_nobody_does() {
+fn hostname_taken_by_an_admin_goes_to_another_claimant_or_stays_if_none() {
     let mut run = with_own(vec![plain()]);
     run.put(http_on_gateway("a", 1, &["x.example.com"]));
     assert_eq!(run.published("a"), ["x.example.com"]);
@@ -439,7 +439,7 @@ fn class_of_ours() -> GatewayClass {
 }
 
 #[test]
-fn what_the_gateways_own_namespace_serves_is_no_tenants() {
+fn hostname_that_the_gateways_own_namespace_serves_is_held_by_no_tenant() {
     let mut run = with_own(vec![shared()]);
     run.put(on_gateway("platform", 5, &["x.example.com"]));
     assert_eq!(run.holder("x.example.com"), None);

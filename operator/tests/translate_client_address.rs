@@ -165,7 +165,7 @@ fn an_edit_is_one_resource_of_the_gateway_alone() {
 
 /// The parts that can be read count although the rest is refused: a typo elsewhere must not close every port.
 #[test]
-fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
+fn client_address_settings_count_although_another_parameter_is_refused() {
     let of_own = ClientAddress {
         proxy_protocol: Some(protocol(ProxyProtocolMode::Strict, "198.51.100.1")),
         forwarded: None,

@@ -152,7 +152,7 @@ fn an_edit_is_one_resource_of_the_gateway_alone() {
 
 /// The parts that can be read count although the rest is refused: a typo elsewhere must not refuse the paths of a team.
 #[test]
-fn what_is_wrong_elsewhere_leaves_it_as_it_is() {
+fn http_settings_count_although_another_parameter_is_refused() {
     let reason = Reason::InvalidParameters;
     let refused = Finding::refused(reason, "spec.service.type", "is none", "");
     let translator = world_with(parameters("own", KEEP, vec![refused]));

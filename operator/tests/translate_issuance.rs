@@ -159,7 +159,7 @@ fn a_name_that_is_ours_on_443_is_asked_for() {
 }
 
 #[test]
-fn what_others_serve_on_443_is_not_got_from_another_port() {
+fn certificate_for_a_name_others_serve_on_443_is_not_issued_on_another_port() {
     // A terminates the name on 8443; B, who came first, passes it through on 443: by a listener of its own, or by a
     // route on the Gateway's.
     let theirs = [
@@ -414,7 +414,7 @@ fn nothing_is_asked_for_what_is_not_in_force() {
 }
 
 #[test]
-fn what_cannot_be_issued_says_so() {
+fn certificate_that_cannot_be_issued_is_not_requested_but_reported() {
     let listeners = vec![
         ends("wild", 443, "*.example.com", "a", "wild"),
         ends("any", 8443, "", "a", "any"),

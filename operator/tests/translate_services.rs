@@ -338,7 +338,7 @@ fn addresses_are_asked_for_as_the_type_has_it() {
 }
 
 #[test]
-fn what_is_immutable_makes_it_anew_and_nothing_else() {
+fn service_is_made_anew_only_for_differences_in_immutable_fields() {
     let with =
         |service_type, ips: &[&str]| service(of_type(service_type), vec![our_class(), ask(ips)]);
     let by_default = |defaults| service(defaults, vec![our_class(), world(|_| {})]);

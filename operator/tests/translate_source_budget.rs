@@ -277,7 +277,7 @@ fn an_old_secret_that_is_read_late_takes_no_place_from_what_is_served_meanwhile(
 
 /// The users of a source that stays over the budget with another size are not judged again.
 #[test]
-fn what_is_said_about_a_source_over_its_budget_does_not_depend_on_the_past() {
+fn source_over_its_budget_is_reported_independently_of_its_past() {
     let map = |bytes: usize| checked(2, bytes).into_iter().take(1);
     let with = |sizes: &[usize]| {
         let mut translator = Translator::new(with_budget());

@@ -128,7 +128,7 @@ fn of_several_grants_the_largest_counts_on_whatever_gateway() {
 }
 
 #[test]
-fn nobody_gives_themselves_more() {
+fn namespaces_cannot_give_themselves_higher_limits_by_a_grant() {
     let mut translator = translated(world());
     // A grant beside no Gateway.
     let mut own = to("own", &["team-a"], limits(Some(100), None));

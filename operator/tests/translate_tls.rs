@@ -484,7 +484,7 @@ fn one_reference_of_several_suffices_and_none_closes_the_port() {
 }
 
 #[test]
-fn what_may_not_be_referred_to_is_not_read() {
+fn sources_in_another_namespace_are_not_read_without_a_reference_grant() {
     let elsewhere = core("ConfigMap", "vault", "ca", "spec.tls");
     let client = core("Secret", "vault", "client", "spec.tls.backend");
     let tls = gateway_tls(

@@ -310,7 +310,7 @@ fn an_edit_costs_the_same_below_a_wide_name_of_many_listeners() {
 /// Two who make wide listeners come and go again and again do not keep each other's neighbours from being looked at,
 /// and whatever they do meanwhile, it comes out as if it had been looked at at once.
 #[test]
-fn what_changes_while_it_is_looked_at_is_looked_at_again() {
+fn listeners_that_change_while_they_are_judged_are_judged_again() {
     let (mut at_once, mut in_turn) = (world(100), world(100));
     let hosts = ["*.example.com", "pass-7.example.com", "end-3.example.com"];
     for round in 0..60_usize {

@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn what_failed_is_passed_over_while_there_are_others() {
+    fn endpoint_that_failed_is_passed_over_while_there_are_others() {
         let (backend, endpoints) = backend(3);
         backend.failed(endpoints[0], EndpointFailure::Connect);
         backend.failed(endpoints[0], EndpointFailure::Connect);

@@ -118,7 +118,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn what_waits_is_told_and_what_is_done_is_not() {
+    async fn future_that_waits_is_told_of_a_cut_and_one_that_is_done_leaves_no_waiter() {
         let waiting = || WAITING.with_borrow(Slots::len);
         assert_eq!(unless_cut(std::future::ready(7)).await, Ok(7));
         assert_eq!(waiting(), 0, "what need not wait leaves nothing");

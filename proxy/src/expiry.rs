@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_expired_is_said_once_an_hour() {
+    fn certificate_that_has_expired_is_logged_once_an_hour() {
         let held = BTreeSet::from([(100, name(0)), (200, name(1))]);
         let mut spoken = Spoken::default();
         let mut due = |now| spoken.due(&held, now).len();

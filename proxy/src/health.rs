@@ -552,7 +552,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_known_of_many_endpoints_follows_each_change() {
+    fn health_of_many_endpoints_follows_each_change() {
         let all = many();
         let health = EndpointHealth::default();
         health.retain(&all);

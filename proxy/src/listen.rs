@@ -353,7 +353,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_has_begun_finishes_and_who_has_not_does_not_begin() {
+    async fn connection_that_has_begun_finishes_and_one_that_has_not_does_not_begin() {
         let listener = listener("127.0.0.1:0".parse().unwrap()).unwrap();
         let address = listener.local_addr().unwrap();
         let mut queued = tokio::net::TcpStream::connect(address).await.unwrap();

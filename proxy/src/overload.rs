@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_shortest_counts() {
+    fn overload_level_follows_the_resource_that_is_shortest() {
         let nothing = Readings::default();
         assert_eq!(
             decide(OverloadLevel::Timeouts, &nothing, 80),

@@ -142,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_lies_around_a_pattern_is_found() {
+    fn patterns_around_a_pattern_are_found() {
         let all = ["", "*.com", "*.a.com", "*.b.a.com", "a.com", "x.b.a.com"];
         let all = all.map(|text| HostPattern::parse(text).unwrap());
         let mut patterns = PatternMap::new();

@@ -401,7 +401,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_all_the_time_is_logged_seldom() {
+    fn failure_that_goes_on_is_logged_once_a_second() {
         let seldom = Seldom::default();
         let start = Instant::now();
         let every = Duration::from_millis(10);

@@ -492,7 +492,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_gets_no_pipe_asks_again_later() {
+    async fn direction_that_gets_no_pipe_asks_again_later() {
         let taken: Vec<Pipe> = (1..=128).filter_map(Pipe::take).collect();
         assert!(taken.len() <= 128, "{}", taken.len());
         let (mut client, mut backend) = flood().await;
@@ -537,7 +537,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_is_never_empty_waits_behind_the_driver() {
+    async fn relay_whose_source_is_never_empty_waits_behind_the_driver() {
         let (mut client, mut backend) = flood().await;
         let mut moved = Moved::default();
         let mut relay = Relay::new(&mut client, &mut backend, &mut moved, 0, Box::default());

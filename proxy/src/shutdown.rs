@@ -55,7 +55,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_ends_when_nobody_came_for_a_while_and_not_later_than_the_longest_time() {
+    async fn wait_for_quiet_ends_when_nobody_came_for_a_while_or_at_the_longest_time() {
         let secs = Duration::from_secs;
         let about = |(waited, is_quiet): (Duration, bool), expected: Duration| {
             assert!(

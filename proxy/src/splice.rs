@@ -267,7 +267,7 @@ mod linux {
         use super::*;
 
         #[test]
-        fn nobody_has_all_pipes() {
+        fn pipes_are_never_all_taken_by_one_owner() {
             let mut shares = Shares::new(MAX_PER_THREAD);
             let all = |shares: &mut Shares<u32>, owner: u32| {
                 (0..1000).filter(|_| shares.take(&owner, 1)).count()

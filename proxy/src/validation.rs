@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn who_resumed_a_session_is_validated_again() {
+    fn resumed_session_is_validated_again() {
         let now = crate::expiry::now();
         for (year, valid) in [(2100, true), (2020, false)] {
             let (validation, chain) = rig(year);

@@ -471,7 +471,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_accepted_after_the_stop_is_bounded() {
+    async fn connections_accepted_after_the_stop_are_limited() {
         let limits = ProxyLimits::default();
         let plane = Arc::new(DataPlane::new(Arc::default(), Arc::default(), limits));
         let bind = BindKey::tcp(Ipv4Addr::LOCALHOST.into(), 0);

@@ -107,7 +107,7 @@ async fn a_pod_that_is_told_to_end_serves_until_everybody_knows() {
 
 /// The log is a pipe that nobody reads, as that of a container whose runtime hangs.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_waits_for_who_reads_the_log() {
+async fn proxy_does_not_wait_for_the_reader_of_its_log() {
     let own = Identity::new(HOST);
     let endpoint = tls_backend("b", "127.0.0.1:0", &own).await;
     let bind = SocketAddr::from(([127, 0, 0, 1], free_port()));
@@ -173,7 +173,7 @@ async fn dropped(health: SocketAddr) -> u64 {
 }
 
 #[test]
-fn what_cannot_work_is_said_at_the_start() {
+fn arguments_that_cannot_work_are_refused_at_the_start_with_a_reason() {
     let run = |arguments: &[&str]| {
         let binary = env!("CARGO_BIN_EXE_vestibule-proxy");
         let output = Command::new(binary).args(arguments).output().unwrap();

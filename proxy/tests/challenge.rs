@@ -175,7 +175,7 @@ async fn a_handshake_is_answered_whatever_is_done_with_the_name() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_but_a_ca_that_asks_for_it_meets_a_challenge() {
+async fn challenge_is_shown_to_nobody_but_a_ca_that_asks_for_it() {
     let mut world = World::start(ProxyLimits::default()).await;
     let made: Vec<_> = ALL.map(|name| world.challenge(name)).into();
     let shown = |certificate: &Vec<u8>| made.iter().any(|made| made.certificate == *certificate);

@@ -156,7 +156,7 @@ async fn backends_see_the_client_that_the_balancer_names() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn it_makes_no_difference_how_a_header_is_cut() {
+async fn proxy_protocol_header_is_read_wherever_it_is_cut() {
     let rig = web(&strict(), &quiet(), None).await;
     for header in [V1, V2] {
         let whole = [header, &request()].concat();

@@ -428,7 +428,7 @@ async fn a_certificate_that_was_shown_without_a_check_of_its_key_lets_nobody_sta
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_under_way_ends_before_its_connection_does() {
+async fn requests_under_way_are_answered_before_their_connection_ends() {
     let World {
         mut rig, server, ..
     } = world(Mode::AllowValidOnly).await;

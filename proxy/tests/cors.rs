@@ -326,7 +326,7 @@ async fn filters_change_what_is_refused_before_a_backend_is_asked() {
 
 /// A backend that lets everybody in has no say.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_backend_says_of_cors_is_taken_out() {
+async fn cors_headers_of_a_backend_are_taken_out() {
     let address = serve(|mut stream| async move {
         use tokio::io::{AsyncReadExt, AsyncWriteExt};
         let mut head = [0; 4096];

@@ -149,7 +149,7 @@ async fn a_request_that_may_not_be_repeated_is_not() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_backend_may_have_seen_is_not_repeated_where_that_is_the_setting() {
+async fn request_that_a_backend_may_have_seen_is_not_repeated_where_so_set() {
     let broken = Breaking::start().await;
     let rig = rig_with(Repeat::Unseen, &rule("/", BACKEND), &[broken.address]);
     for n in 1..=5 {
@@ -213,7 +213,7 @@ async fn a_head_whose_body_has_broken_off_is_no_answer() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_came_before_an_answer_broke_off_reaches_the_client() {
+async fn answer_that_breaks_off_reaches_the_client_up_to_that_point() {
     let one = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n5\r\nhello\r\nno size\r\n";
     // As above, with a DATA frame before RST_STREAM.
     let two = b"\0\0\0\x04\0\0\0\0\0\

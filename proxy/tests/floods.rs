@@ -108,7 +108,7 @@ async fn requests_that_are_cancelled_without_end_end_the_connection() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_cancels_half_of_its_requests_goes_on() {
+async fn client_that_cancels_half_of_its_requests_is_still_served() {
     let (address, asked) = counted().await;
     let rig = rig(address, Some(20));
     let io = TokioIo::new(rig.connect().await);

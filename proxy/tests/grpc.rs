@@ -282,7 +282,7 @@ async fn backends_over_tls_are_offered_http2_alone() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_is_not_served_gets_a_status_of_grpc() {
+async fn grpc_call_that_is_not_served_gets_a_grpc_status() {
     let one = Server::start("one").await;
     let nobody = nobody();
     let fail = filter(proto::http_filter::Filter::Fail(500));
@@ -504,7 +504,7 @@ async fn silent() -> (SocketAddr, Arc<AtomicUsize>) {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_client_waits_for_is_an_upper_bound() {
+async fn grpc_timeout_of_a_client_is_an_upper_bound() {
     let (address, left) = silent().await;
     let rig = rig_of(&quiet(), address);
     let mut sender = client(&rig).await;
@@ -519,7 +519,7 @@ async fn what_the_client_waits_for_is_an_upper_bound() {
 
 /// A client could otherwise choose a time in which no endpoint answers, and so which endpoints are avoided.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_the_client_does_not_wait_for_counts_against_no_endpoint() {
+async fn grpc_timeout_of_a_client_counts_against_no_endpoint() {
     let ((one, left), (two, left_two)) = (silent().await, silent().await);
     let mut rig = rig_of(&quiet(), one);
     let two = backend_of(BACKEND, &[one, two], BackendProtocol::Unspecified);

@@ -134,7 +134,7 @@ fn records_make_no_difference() {
 }
 
 #[test]
-fn what_is_not_tls_is_told_apart_at_once() {
+fn bytes_that_are_no_client_hello_are_rejected_at_once() {
     for (bytes, why) in [
         (&b"GET / HTTP/1.1\r\n\r\n"[..], Rejection::NotTls),
         (b"G", Rejection::NotTls),

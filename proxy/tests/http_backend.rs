@@ -191,7 +191,7 @@ async fn a_connection_in_doubt_is_not_used_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_a_backend_may_have_seen_is_not_tried_again() {
+async fn request_that_a_backend_may_have_seen_is_not_tried_again() {
     // Reads each request and breaks off.
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
@@ -212,7 +212,7 @@ async fn what_a_backend_may_have_seen_is_not_tried_again() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_no_http_is_a_bad_gateway() {
+async fn answer_that_is_no_http_is_a_bad_gateway() {
     let address = serve(|mut stream| async move {
         let mut head = [0; 4096];
         let _ = stream.read(&mut head).await;
@@ -781,7 +781,7 @@ async fn bodies_flow_and_are_not_kept() {
 
 /// Several clients' requests are on one connection to an HTTP/2 backend.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_nothing_holds_up_no_other_client_of_an_http2_backend() {
+async fn client_that_takes_nothing_holds_up_no_other_client_of_an_http2_backend() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let address = serve(move |stream: TcpStream| {

@@ -89,7 +89,7 @@ async fn requests_reach_the_backend_of_their_rule() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_leads_nowhere_has_its_own_status() {
+async fn request_that_leads_nowhere_gets_a_status_for_its_cause() {
     let one = Echo::start("one").await;
     let mut half = rule("/half", "team-a/one:80");
     half.backends.push(to("", 1));
@@ -630,7 +630,7 @@ async fn a_rule_that_fails_answers_every_request() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_unclear_or_asks_for_a_tunnel_is_refused() {
+async fn request_that_is_unclear_or_asks_for_a_tunnel_is_refused() {
     let one = Echo::start("one").await;
     let rig = rig(
         &[rule("/", "team-a/one:80")],
@@ -768,7 +768,7 @@ async fn a_body_that_waits_to_be_asked_for_is_not_asked_for_in_vain() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_does_not_send_the_rest_of_a_body_is_not_waited_for_without_end() {
+async fn client_that_does_not_finish_a_body_is_not_waited_for_without_end() {
     let rig = answering(&ProxyLimits {
         http: HttpLimits {
             head_deadline: Duration::from_millis(100),

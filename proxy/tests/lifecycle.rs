@@ -84,7 +84,7 @@ async fn no_backend_is_the_admin_or_the_health_endpoint() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_keeps_the_probes_out() {
+async fn probes_are_answered_however_many_connections_one_client_holds() {
     let own = Identity::new(HOST);
     let (proxy, _) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
     let health = v4(proxy.health().unwrap());
@@ -153,7 +153,7 @@ impl Load {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 4)]
-async fn whoever_still_comes_after_the_delay_is_served() {
+async fn connections_that_come_after_the_delay_are_still_served() {
     let own = Identity::new(HOST);
     let (proxy, bind) = start(tls_backend("b", "127.0.0.1:0", &own).await).await;
     let health = v4(proxy.health().unwrap());
@@ -206,7 +206,7 @@ async fn chatty() -> (SocketAddr, tokio::task::JoinHandle<std::io::Result<usize>
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_cut_ends_in_order_however_much_is_under_way() {
+async fn connection_that_is_cut_ends_in_order_however_much_is_under_way() {
     let (address, taken) = chatty().await;
     let (mut proxy, bind) = start(address).await;
     let mut operator = Operator::default();

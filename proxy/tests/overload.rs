@@ -75,7 +75,7 @@ async fn no_connection_is_kept_while_something_is_short() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_has_most_gets_no_more_and_others_do() {
+async fn tenant_with_most_connections_gets_no_more_while_others_do() {
     let rig = rig(&quiet()).await;
     let mut of_a = Vec::new();
     for _ in 0..10 {

@@ -78,7 +78,7 @@ async fn all_for(rig: &Rig, host: &str) -> Vec<TcpStream> {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_all_connections_leaves_its_neighbours_theirs() {
+async fn tenant_that_takes_all_connections_leaves_its_neighbours_theirs() {
     let rig = shared_listener(&twelve(), None).await;
     let mut of_a = all_for(&rig, OF_A).await;
     assert_eq!(of_a.len(), 2 + 6);

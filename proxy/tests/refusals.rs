@@ -101,7 +101,7 @@ async fn clients_that_leave_early_are_told_apart() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_matches_nothing_is_closed_without_an_alert() {
+async fn connection_that_matches_nothing_is_closed_without_an_alert() {
     let rig = Rig::start(&ProxyLimits::default(), |port| {
         vec![
             listener(port, "other", "other.example.com", None),

@@ -391,7 +391,7 @@ async fn the_rest_of_a_body_is_read_by_the_attempt_that_is_under_way() {
 
 /// A backend of HTTP/2 that refuses a request, or goes away before it looks at it, has not done what was asked for.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_an_http_2_backend_refused_is_made_again() {
+async fn request_that_an_http2_backend_refused_is_made_again() {
     let asked = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&asked);
     let address = serve(move |stream| {

@@ -204,7 +204,7 @@ async fn run(case: Case, address: SocketAddr) {
 
 /// The backends are in this process. The proxy of each case is in a process of its own, which is this test again.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_takes_nothing_is_held_little_and_ended() {
+async fn client_that_takes_nothing_is_held_little_and_ended() {
     if let (Ok(case), Ok(address)) = (std::env::var(CASE), std::env::var(ADDRESS)) {
         let mut cases = cases().into_iter();
         let case = cases.nth(case.parse().unwrap()).unwrap();
@@ -218,7 +218,7 @@ async fn who_takes_nothing_is_held_little_and_ended() {
         };
         let mut command = std::process::Command::new(std::env::current_exe().unwrap());
         command.args(["--exact", "--nocapture"]);
-        command.arg("who_takes_nothing_is_held_little_and_ended");
+        command.arg("client_that_takes_nothing_is_held_little_and_ended");
         command.env(CASE, number.to_string());
         command.env(ADDRESS, address.to_string());
         let ran = tokio::task::spawn_blocking(move || command.status()).await;

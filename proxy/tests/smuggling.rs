@@ -161,7 +161,7 @@ async fn refuse(
 
 /// Not by a deadline that happens to come by.
 #[tokio::test(flavor = "multi_thread")]
-async fn what_waits_for_an_answer_goes_on_with_it() {
+async fn pipelined_request_goes_on_with_the_answer_that_it_waits_for() {
     let (echo, limits) = (Echo::start("web").await, ProxyLimits::default());
     let hour = std::time::Duration::from_hours(1);
     let limits = ProxyLimits {
@@ -192,7 +192,7 @@ async fn what_waits_for_an_answer_goes_on_with_it() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_right_goes_through_in_pieces_and_pipelined() {
+async fn valid_requests_go_through_in_pieces_and_pipelined() {
     let World { plain, echo, .. } = world().await;
     let requests = [
         "POST /one HTTP/1.1\r\nhost: a.example.com\r\ncontent-length: 5\r\n\r\nhello",

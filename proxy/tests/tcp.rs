@@ -223,7 +223,7 @@ async fn weights_are_kept_and_the_share_of_an_invalid_backend_is_reset() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_can_serve_is_reset_and_says_why() {
+async fn tcp_connection_that_cannot_be_served_is_reset_and_its_reason_counted() {
     let mut rig = Rig::start(&quiet(), |port| vec![tcp(port, "db")]);
     let refused = async |rig: &Rig, reason| {
         assert!(is_reset(rig, b"").await, "{reason:?}");
@@ -317,7 +317,7 @@ async fn a_port_speaks_one_thing_and_a_hostname_is_no_part_of_bytes() {
 
 /// The owners of hostnames do not matter on a port without hostnames.
 #[tokio::test(flavor = "multi_thread")]
-async fn who_owns_every_name_has_no_say_about_a_port_without_names() {
+async fn owner_of_every_hostname_has_no_say_about_a_port_without_hostnames() {
     let mut rig = rig(&quiet(), greets(GREETING).await);
     let owner = proto::HostnameOwner {
         gateway: "infra/edge".into(),
@@ -456,7 +456,7 @@ async fn a_balancer_says_who_the_client_is_and_its_header_goes_no_further() {
 
 /// A client that waits for the server to begin would wait forever if the proxy waited for a header that need not come.
 #[tokio::test(flavor = "multi_thread")]
-async fn nobody_looks_for_a_header_of_who_may_not_send_one() {
+async fn proxy_header_is_not_awaited_from_a_client_that_may_not_send_one() {
     let optional = proto::ProxyProtocolMode::Optional;
     let address = greets(GREETING).await;
     let rig = Rig::start(&quiet(), |port| {

@@ -271,7 +271,7 @@ async fn weights_are_kept_by_sessions_and_the_share_of_an_invalid_backend_is_dro
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_nobody_can_serve_is_dropped_without_a_word_and_says_why() {
+async fn datagram_that_cannot_be_served_is_dropped_silently_and_its_reason_counted() {
     let mut rig = Rig::start(&quiet(), |port| vec![udp(port, "dns")]);
     let client = client(&rig).await;
     let silent = async |rig: &Rig, reason| {
@@ -826,7 +826,7 @@ async fn sessions_go_on_while_a_proxy_drains_and_none_begin() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn what_is_left_when_the_time_to_drain_is_over_is_cut() {
+async fn sessions_left_when_the_drain_time_is_over_are_cut() {
     let mut rig = rig(&quiet(), &[echo("a").await]);
     let client = client(&rig).await;
     ask(&client, b"1").await;

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped_and_counted() {
+    fn log_lines_that_do_not_fit_are_dropped_and_counted() {
         // Twice the bytes that may wait, in few lines, and twice the lines that may wait.
         for (lines_of, bytes_of) in [(256, QUEUE_BYTES / 128), (2 * QUEUE, 64)] {
             let held = Held::default();

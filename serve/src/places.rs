@@ -238,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_takes_everything() {
+    fn source_never_takes_all_places_but_leaves_some_to_others() {
         let places = Places::new(100);
         let one = all(&places, host(1));
         assert_eq!(one.len(), 50);
@@ -296,7 +296,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_waits_gets_what_is_freed() {
+    async fn source_that_waits_gets_the_places_that_are_freed() {
         let places = Places::new(32);
         let (one, two) = (host(1), host(2));
         let held = places.take(one, 16).unwrap();

@@ -41,7 +41,7 @@ async fn ask(stream: &mut TcpStream, request: &str) -> String {
 const LAST: &str = "GET /healthz HTTP/1.1\r\nhost: a\r\nconnection: close\r\n\r\n";
 
 #[tokio::test]
-async fn whoever_takes_every_place_leaves_one_to_the_kubelet() {
+async fn sources_that_take_every_place_leave_one_to_a_probe_of_the_kubelet() {
     let address = port(Limits {
         connections: 8,
         head: NEVER,

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_gets_a_port_that_another_caller_got() {
+    fn free_ports_are_never_given_to_two_callers() {
         let given: BTreeSet<u16> = (0..200).map(|_| free_port()).collect();
         assert_eq!(given.len(), 200);
         assert!(given.iter().all(|port| *port < 32_768));
@@ -142,7 +142,7 @@ mod tests {
 
     #[tokio::test(start_paused = true)]
     #[should_panic(expected = "not within 1s: never so")]
-    async fn what_never_is_so_fails_at_the_bound() {
+    async fn condition_that_never_holds_fails_at_the_bound() {
         within(Duration::from_secs(1), "never so", async || false).await;
     }
 }

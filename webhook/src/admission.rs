@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_shows_is_waited_for_no_longer() {
+    fn listener_set_that_never_shows_is_waited_for_only_until_patience_ends() {
         let (admission, now) = (admission(), Instant::now());
         let second = set("bravo", "a.example");
         assert_eq!(
@@ -465,7 +465,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
+    fn listener_sets_that_admission_remembers_are_bounded_in_number() {
         let (admission, now) = (admission(), Instant::now());
         for i in 0..1100 {
             let new = set(&format!("n{i}"), &format!("h{i}.example"));

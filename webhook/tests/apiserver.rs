@@ -381,7 +381,7 @@ fn route(version: &str, in_namespace: &str, name: &str, hostname: &str) -> Value
     })
 }
 
-fn what_kubectl_shows(kubectl: &Kubectl) {
+fn kubectl_shows_refusals_conflicts_and_warnings(kubectl: &Kubectl) {
     let refused = |object: &Value, words: &[&str]| {
         for args in [
             &["apply", "-f", "-"][..],
@@ -720,7 +720,7 @@ async fn beside_a_real_api_server() {
     })
     .await;
 
-    what_kubectl_shows(&kubectl);
+    kubectl_shows_refusals_conflicts_and_warnings(&kubectl);
     grants_and_claims_count(&kubectl).await;
     let refusals: Vec<Value> = processes
         .iter()

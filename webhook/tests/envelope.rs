@@ -151,7 +151,7 @@ fn modes_and_exemption_weigh_what_is_found() {
 }
 
 #[test]
-fn what_is_not_judged_passes() {
+fn request_that_is_not_judged_passes() {
     let bad = route("v1", "alpha", &["*.example"]);
     let pass = |mut request: Value, field: &str, value: Value| {
         request[field] = value;
@@ -227,7 +227,7 @@ fn an_object_without_its_name_takes_the_requests() {
 }
 
 #[test]
-fn what_does_not_decode_is_refused_only_where_that_applies() {
+fn object_that_does_not_decode_is_refused_warned_of_or_allowed_by_mode() {
     let broken = json!({
         "apiVersion": "gateway.networking.k8s.io/v1", "kind": "TLSRoute",
         "metadata": {"namespace": "alpha", "name": "r"}, "spec": {"hostnames": 7},
@@ -261,7 +261,7 @@ fn a_version_of_the_future_is_let_in_with_a_warning() {
 }
 
 #[test]
-fn what_is_no_review_is_a_bad_request_in_plain_words() {
+fn body_that_is_no_review_is_a_bad_request_in_plain_words() {
     let good = request("CREATE", &set("alpha", "web", "a.example"), &Value::Null);
     let mut beta = envelope(&good);
     beta["apiVersion"] = "admission.k8s.io/v1beta1".into();

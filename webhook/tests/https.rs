@@ -279,7 +279,7 @@ async fn a_forged_review_delays_and_refuses_nothing() {
 }
 
 #[tokio::test]
-async fn what_is_no_review_has_a_status_of_its_own() {
+async fn request_that_is_no_review_has_a_status_of_its_own() {
     let (webhook, _dir, certificate) = server("status").await;
     let body = created(&set("alpha", "a.example")).to_string();
     let beta = body.replace("admission.k8s.io/v1", "admission.k8s.io/v1beta1");
@@ -340,7 +340,7 @@ async fn an_object_of_three_mebibytes_is_reviewed() {
 }
 
 #[tokio::test]
-async fn who_takes_every_place_keeps_nobody_else_out() {
+async fn source_that_takes_every_place_keeps_no_other_source_out() {
     let (dir, certificate) = (TlsDir::new("places"), Certificate::self_signed());
     dir.put(&certificate.chain, &certificate.key);
     let mut config = config(&dir.path);
@@ -368,7 +368,7 @@ async fn who_takes_every_place_keeps_nobody_else_out() {
 }
 
 #[tokio::test]
-async fn whoever_runs_it_learns_that_a_part_has_ended() {
+async fn webhook_reports_that_a_part_of_it_has_ended() {
     let dir = TlsDir::new("ended");
     let admission = Admission::new(CONTROLLER, Policy::default());
     let mut webhook = Webhook::start(config(&dir.path), admission).expect("a server");
@@ -536,7 +536,7 @@ async fn no_apply_fails_while_it_leaves() {
 }
 
 #[tokio::test]
-async fn what_has_begun_is_finished_and_idle_connections_close() {
+async fn request_begun_before_the_stop_is_finished_and_idle_connections_close() {
     let (webhook, _dir, certificate) = server("finish").await;
     let trusted = std::slice::from_ref(&certificate.der);
     let mut idle = client(&webhook, &certificate).await;

@@ -332,7 +332,7 @@ fn a_name_inside_a_wildcard_of_another_tenant_is_refused() {
 }
 
 #[test]
-fn whoever_holds_as_many_names_as_it_may_gets_no_more() {
+fn namespace_that_holds_all_the_names_it_may_gets_no_more() {
     let mut state = held(&["other.example.com"]);
     state.put(claim("one.example.com", "alpha"));
     let full = state.clone().with_names_per_namespace(1);
@@ -357,7 +357,7 @@ fn whoever_holds_as_many_names_as_it_may_gets_no_more() {
 }
 
 #[test]
-fn whoever_uses_as_many_ports_as_it_may_gets_no_more() {
+fn namespace_that_uses_all_the_ports_it_may_gets_no_more() {
     let mut state = held(&[]).with_ports_per_namespace(2);
     let on = |ports: &[u16]| {
         let listeners = ports
@@ -391,7 +391,7 @@ fn whoever_uses_as_many_ports_as_it_may_gets_no_more() {
 }
 
 #[test]
-fn what_an_admin_takes_from_its_holder_is_open_to_others() {
+fn hostname_that_an_admin_takes_from_its_holder_is_open_to_others() {
     let mut state = held(&[]);
     let taken = |from: &str| {
         let mut claim = claim("shop.example.com", "bravo");

@@ -141,7 +141,7 @@ fn a_set_may_have_what_is_granted_and_no_more() {
 }
 
 #[test]
-fn what_is_lost_stops_no_other_edit() {
+fn hostname_that_is_lost_stops_no_other_edit() {
     let mut state = platform();
     let lost = set("s", &["a.alpha.example", "gone.example"]);
     state.put(lost.clone());
@@ -288,7 +288,7 @@ fn references_that_nobody_permits_are_told() {
 }
 
 #[test]
-fn what_a_parent_without_a_part_would_say_refuses_nothing() {
+fn route_on_a_listener_set_without_its_gateway_is_not_refused() {
     let mut state = platform();
     let on_set = |namespace: &str| {
         object(json!({

@@ -352,7 +352,10 @@ async fn large_objects_are_judged(server: &Server) {
 }
 
 /// What was there before can be labelled and deleted; its spec cannot be changed to another wrong one.
-async fn what_was_there_can_go(server: &Server, before: &Value) {
+async fn route_that_was_there_can_be_deleted_but_not_get_another_wrong_spec(
+    server: &Server,
+    before: &Value,
+) {
     let at = path_of(before);
     let labels = json!({"metadata": {"labels": {"a": "b"}}});
     server.must(Method::PATCH, &at, &labels).await;
@@ -402,7 +405,7 @@ async fn every_case_comes_out_the_same_by_the_policies_alone() {
     }
     let refused = table(&server, &cases).await;
     large_objects_are_judged(&server).await;
-    what_was_there_can_go(&server, &before).await;
+    route_that_was_there_can_be_deleted_but_not_get_another_wrong_spec(&server, &before).await;
 
     // Where nothing is refused, the same is said.
     let bindings = manifests

@@ -171,7 +171,7 @@ fn a_wildcard_route_is_refused_where_policy_is_enforced() {
 }
 
 #[test]
-fn what_the_specification_refuses_is_refused_warned_of_or_passed_over() {
+fn hostname_outside_the_specification_is_refused_warned_of_or_passed_over() {
     let state = platform();
     let label = "a".repeat(64);
     for hostname in [
@@ -334,7 +334,7 @@ spec:
 }
 
 #[test]
-fn what_a_parent_does_not_do_yet_refuses_nothing() {
+fn parent_that_is_missing_or_closed_is_no_reason_for_a_refusal() {
     let nothing = AdmissionState::new(CONTROLLER);
     let listeners = json!([tls("a", "own.example")]);
     assert!(
@@ -373,7 +373,7 @@ fn what_a_parent_does_not_do_yet_refuses_nothing() {
 
 /// Envoy's CORS filter before Envoy's Gateway: what Vestibule has not is no reason to refuse what may not be its.
 #[test]
-fn what_may_be_another_controllers_is_not_refused_for_what_vestibule_has_not() {
+fn object_that_may_be_foreign_is_not_refused_for_what_vestibule_lacks() {
     let route = |parents: Value, hostname: &str| {
         object(json!({
             "apiVersion": "gateway.networking.k8s.io/v1", "kind": "HTTPRoute",
@@ -495,7 +495,7 @@ spec:
 }
 
 #[test]
-fn what_the_status_refuses_by_the_object_alone_is_a_warning() {
+fn field_that_the_status_refuses_by_the_object_alone_is_a_warning() {
     let state = platform();
     let gateway = read(
         "
@@ -554,7 +554,7 @@ spec:
 }
 
 #[test]
-fn what_does_not_decode_is_refused_with_its_field() {
+fn object_that_does_not_decode_is_refused_with_its_field() {
     let state = platform();
     let unreadable = read(
         "

@@ -112,7 +112,7 @@ fn an_object_that_does_not_decode_is_unreadable_alone() {
 }
 
 #[test]
-fn what_is_no_object_is_told_and_the_rest_read() {
+fn document_that_is_no_object_is_reported_and_the_rest_is_read() {
     let mut source = ManifestFiles::default();
     let mixed = format!(
         "just: text\n---\napiVersion: apps/v1\nkind: Deployment\nmetadata: {{name: d, namespace: ns}}\n---\n{}",
@@ -225,7 +225,7 @@ fn a_beginning_that_is_good_yaml_is_held_until_it_is_whole_or_meant() {
 }
 
 #[test]
-fn what_takes_an_object_away_is_held() {
+fn manifest_text_that_takes_an_object_away_is_held() {
     let now = Instant::now();
     let both = format!("{}---\n{}", class("a", "x/y"), class("b", "x/y"));
     let bad = format!("{}---\n{}", class("c", "x/y"), class("b", "[1]"));
@@ -265,7 +265,7 @@ fn an_object_that_another_file_has_is_not_taken_away() {
 }
 
 #[test]
-fn what_is_held_goes_with_its_file() {
+fn held_text_is_dropped_when_its_file_becomes_unreadable_or_is_removed() {
     let now = Instant::now();
     let mut source = ManifestFiles::default();
     source.apply([text("f.yaml", class("a", "x/y"))], now);

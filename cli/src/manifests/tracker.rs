@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_looked_at_stays_and_is_told_once() {
+    fn directory_that_cannot_be_read_stays_and_is_reported_once() {
         let mut tracker = settled(&[("a/x.yaml", 1), ("b.yaml", 1)]);
         let hidden = |b: u64| {
             let why = Finding::refused(Reason::Unreadable, "", "is closed", "open it");

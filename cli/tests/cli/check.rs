@@ -77,7 +77,7 @@ fn a_good_directory_is_accepted() {
 }
 
 #[test]
-fn what_the_schema_refuses_is_refused_as_kubectl_apply_would() {
+fn object_that_the_schema_refuses_is_refused_as_by_kubectl_apply() {
     let mut files = good();
     files.push(("tenants/b.yaml", set("b", "B.example.")));
     let directory = directory(&files);
@@ -288,7 +288,7 @@ fn classes_of_the_named_controller_count() {
 }
 
 #[test]
-fn what_cannot_be_read_is_told_with_its_place() {
+fn manifests_that_cannot_be_read_are_reported_with_their_place() {
     let mut files = good();
     files.push(("broken.yaml", "kind: [\n".into()));
     files.push(("empty.yaml", String::new()));
@@ -343,7 +343,7 @@ fn what_cannot_be_read_is_told_with_its_place() {
 }
 
 #[test]
-fn what_needs_something_that_is_not_here_is_warned() {
+fn object_that_needs_something_absent_gets_a_warning() {
     let directory = directory(&[(
         "a.yaml",
         [

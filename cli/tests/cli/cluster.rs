@@ -322,14 +322,14 @@ fn on_a_cluster_everybody_sees_what_their_rights_show() {
 
     administrators_see_who_has_the_name(&kubectl, &admin);
     tenants_see_that_it_is_taken_and_not_by_whom(&kubectl, &tenant);
-    hidden::what_may_not_be_read_is_not_guessed(&kubectl, &admin, &tenant);
+    hidden::objects_that_the_caller_may_not_read_are_not_guessed_at(&kubectl, &admin, &tenant);
     hidden::addresses_are_the_status_word(&kubectl, &admin);
-    hidden::what_waits_for_the_operator_is_not_live(&kubectl, &admin);
+    hidden::hostname_that_waits_for_the_operator_is_not_live(&kubectl, &admin);
     hidden::the_release_says_what_admission_does(&kubectl, &admin);
     tenants_with_the_gateway_see_it(&kubectl, &tenant);
     tenants_own_their_names_where_labels_select_them(&kubectl, &tenant);
     ownership::grants_and_claims_are_for_those_who_may_read_them(&kubectl, &admin, &tenant);
-    what_a_status_lacks_is_told(&kubectl, &admin);
+    status_that_is_stale_unwritten_or_different_is_reported(&kubectl, &admin);
 
     let nobody = kubectl.says(&admin, &["explain", NAME, "--as", "nobody"]);
     assert_eq!(nobody.code, Some(2), "{}{}", nobody.out, nobody.err);
@@ -544,7 +544,7 @@ fn tenants_own_their_names_where_labels_select_them(kubectl: &Kubectl, tenant: &
     kubectl.must(&gateway, "");
 }
 
-fn what_a_status_lacks_is_told(kubectl: &Kubectl, admin: &Path) {
+fn status_that_is_stale_unwritten_or_different_is_reported(kubectl: &Kubectl, admin: &Path) {
     // Another generation, and nobody who sees it.
     kubectl.apply(&[set("explain-a", &[NAME, "new.explain.example"])]);
     let (code, report) = kubectl.json(admin, &["explain", NAME]);

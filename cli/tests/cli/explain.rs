@@ -138,7 +138,7 @@ fn every_field_is_documented() {
 }
 
 #[test]
-fn what_cannot_be_asked_or_read_is_exit_code_2() {
+fn arguments_that_cannot_be_asked_or_read_exit_with_code_2() {
     for (arguments, said) in [
         (vec!["explain", "192.0.2.1", "."], "is an IP address"),
         (vec!["explain", "a..b", "."], "empty label"),
@@ -286,7 +286,7 @@ spec:
 }
 
 #[test]
-fn what_others_have_makes_no_name_look_broken() {
+fn objects_of_others_make_no_hostname_look_broken() {
     const GATEWAY: &str = "{name: edge, namespace: platform}";
     const SET: &str = "{group: gateway.networking.k8s.io, kind: ListenerSet, name: set}";
     let named = "  hostnames: [shop.victim.example, own.other.example]";

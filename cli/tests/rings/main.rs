@@ -17,10 +17,11 @@
 //! And no dead helper: the compiler does not say that nobody uses a public item of a crate. The crates that only tests
 //! depend on have nothing but such items, so what they define has to be named somewhere else.
 //!
-//! And one name for each type of a crate: [`types`].
+//! And one name for each type of a crate: [`types`]. And names of tests that begin with their subject: [`test_names`].
 
 mod helpers;
 mod modules;
+mod test_names;
 mod tokens;
 mod types;
 
@@ -209,7 +210,7 @@ fn a_room_is_a_module_with_what_is_in_it() {
 }
 
 #[test]
-fn what_only_re_exports_is_looked_through() {
+fn modules_that_only_re_export_are_looked_through() {
     // By its paths `a` needs only `facade`, which needs `b`.
     let source = "mod a { use crate::facade::B; pub struct A; }
                   mod b { use crate::a::A; pub struct B; }

@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_read_counts_and_nothing_else() {
+    fn object_print_depends_on_what_is_read_and_on_nothing_else() {
         let keys = RandomState::new();
         let is_same = |kind: Kind, change: fn(&mut Value)| {
             let mut changed = object();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_moves_from_one_field_to_another_is_another_object() {
+    fn object_print_differs_when_a_value_moves_from_one_field_to_another() {
         let keys = RandomState::new();
         let of = |object: &Value| print(&keys, Kind::Secret, object);
         let all = [

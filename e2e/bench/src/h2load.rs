@@ -137,7 +137,7 @@ mod tests {
         status codes: 20000 2xx, 0 3xx, 0 4xx, 0 5xx\n";
 
     #[test]
-    fn what_it_says_is_read() {
+    fn h2load_output_is_read() {
         let outcome = requests(20_000).outcome(SAID).unwrap();
         assert_eq!(outcome.answered, 20_000);
         assert!((outcome.seconds - 0.5125).abs() < 1e-9);

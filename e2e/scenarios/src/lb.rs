@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_held_is_kept_and_what_is_asked_for_is_given_when_free() {
+    fn held_addresses_are_kept_and_requested_ones_are_given_when_free() {
         let given = given(&[
             ("a", wish(None, Some("10.9.8.1"))),
             ("b", wish(Some("10.9.8.1"), None)),

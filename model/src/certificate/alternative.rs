@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_block_is_none() {
+    fn address_block_is_none_for_text_that_is_no_block() {
         for text in [
             "",
             "/",

@@ -261,7 +261,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_or_unreadable_is_refused() {
+    fn certificate_chain_that_is_too_long_or_unreadable_is_refused() {
         let own = usual("own", "a", 1);
         let none = vec![b"no certificate".to_vec(); MAX_INTERMEDIATES + 1];
         let too_many = ChainProblem::TooMany(MAX_INTERMEDIATES + 2);

@@ -67,7 +67,7 @@ const PROTOCOL: Option<Conflict> = Some(Conflict::Protocol);
 const BOTH: Option<Conflict> = Some(Conflict::Both);
 
 #[test]
-fn what_can_stand_side_by_side_on_a_port() {
+fn claims_on_a_port_conflict_by_protocol_and_by_hostname() {
     for protocol in ["HTTP", "HTTPS", "TLS"] {
         check(
             "same protocol, same hostname",
@@ -394,7 +394,7 @@ fn verdicts(port: &PortClaims, claims: &BTreeMap<ListenerKey, Claim>) -> Verdict
 /// Somebody who wants to speak something else on a port that is held for TLS changes nothing for those who speak it,
 /// and nobody looks at them.
 #[test]
-fn what_wants_to_speak_something_else_concerns_nobody_who_does_not() {
+fn claim_for_another_protocol_does_not_affect_those_for_the_held_one() {
     let changed_at = |count: i64| {
         let mut port = PortClaims::default();
         port.hold(Some(&Holder::of_port("a".into(), Group::Tls)));
@@ -545,7 +545,7 @@ proptest! {
     }
 
     #[test]
-    fn what_a_holder_changes_is_said(ops in ops_and_holders()) {
+    fn listeners_whose_verdict_a_claim_or_a_holder_changes_are_reported(ops in ops_and_holders()) {
         let mut port = PortClaims::default();
         let mut held: BTreeMap<ListenerKey, Claim> = BTreeMap::new();
         let mut holder = None;

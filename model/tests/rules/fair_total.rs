@@ -17,7 +17,7 @@ fn total_of(total: u64, demands: &[(&str, Demand)]) -> FairTotal {
 }
 
 #[test]
-fn whoever_asks_for_less_than_the_share_has_all_of_it() {
+fn namespace_that_asks_for_less_than_the_share_gets_all_of_it() {
     let share = |demands: &[(&str, Demand)]| total_of(100, demands).share();
     assert_eq!(share(&[]), None);
     assert_eq!(share(&[("a", Limited(60)), ("b", Limited(40))]), None);

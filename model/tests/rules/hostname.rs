@@ -90,7 +90,7 @@ proptest! {
     }
 
     #[test]
-    fn whatever_parses_is_canonical(text in "[ -~]{0,40}|\\PC{0,40}") {
+    fn hostname_or_pattern_that_parses_is_canonical(text in "[ -~]{0,40}|\\PC{0,40}") {
         if let Ok(name) = Hostname::parse(&text) {
             let again = Hostname::parse(name.as_str()).unwrap();
             prop_assert_eq!(&again, &name);
@@ -238,7 +238,7 @@ fn texts_that_clients_take_for_addresses() {
 }
 
 #[test]
-fn what_is_no_hostname_says_why() {
+fn host_pattern_that_does_not_parse_says_why() {
     use HostnameError as E;
     for (text, error) in [
         (".", E::Empty),

@@ -297,7 +297,7 @@ proptest! {
     }
 
     #[test]
-    fn what_admission_lets_through_evicts_nobody(
+    fn listener_set_that_admission_lets_through_evicts_no_listener(
         ops in prop::collection::vec(ops(), 1..20),
         mut edited in sets(),
     ) {
@@ -538,7 +538,7 @@ fn a_set_conflicts_with_itself_and_with_the_gateway() {
 }
 
 #[test]
-fn who_is_not_let_in_has_no_conflicts_and_claims_nothing() {
+fn listener_set_that_is_not_let_in_has_no_conflicts_and_claims_nothing() {
     let mut closed = gateway(
         "infra/gw",
         vec![listener(0, "own", 443, "TLS", "own.example")],

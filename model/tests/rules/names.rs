@@ -197,7 +197,7 @@ fn a_hostname_belongs_to_one_namespace_on_every_port_and_for_every_kind_of_route
 }
 
 #[test]
-fn what_is_refused_gets_no_name_and_keeps_those_that_its_namespace_holds() {
+fn source_that_is_refused_gets_no_name_and_keeps_those_its_namespace_holds() {
     for source in [http("t1/r"), tls("t1/r"), listener("t1/web", "https")] {
         let mut edge = Edge::free();
         let mistaken = refused(&source);
@@ -227,7 +227,7 @@ fn what_is_refused_gets_no_name_and_keeps_those_that_its_namespace_holds() {
 }
 
 #[test]
-fn what_is_refused_of_the_gateways_own_stays_reserved() {
+fn name_of_the_gateway_stays_reserved_while_a_refused_source_lists_it() {
     let mut edge = Edge::free();
     for source in [http("infra/login"), own("login")] {
         edge.put(&source, 0, &["login.example.com"]);
@@ -251,7 +251,7 @@ fn what_is_refused_of_the_gateways_own_stays_reserved() {
 }
 
 #[test]
-fn what_nobody_holds_goes_by_age_and_then_by_name() {
+fn name_that_nobody_holds_goes_by_age_and_then_by_the_name_of_the_object() {
     let mut edge = Edge::free();
     edge.put(&http("t3/r"), 7, &["x.example.com"]);
     edge.put(&listener("t2/s", "l"), 7, &["x.example.com"]);
@@ -550,7 +550,7 @@ fn a_reserved_name_is_open_to_routes_that_its_listener_admits() {
 }
 
 #[test]
-fn who_may_no_longer_have_a_name_is_told_apart_from_who_stopped_using_it() {
+fn claim_state_tells_a_revoked_name_from_one_its_holder_stopped_using() {
     let mut edge = Edge::granting(&[("t1", "x.example.com"), ("t2", "*.example.com")]);
     let source = listener("t1/s", "l");
     edge.put(&source, 5, &["x.example.com"]);

@@ -942,7 +942,7 @@ proptest! {
     /// A set that admission lets through has no listener refused by a grant that it did not have before, and
     /// takes nobody else's place under a limit.
     #[test]
-    fn what_admission_lets_through_is_within_the_grants(
+    fn listener_set_that_admission_lets_through_is_within_the_grants(
         ops in prop::collection::vec(ops(), 1..20),
         mut edited in sets(),
     ) {

@@ -438,7 +438,7 @@ proptest! {
     /// Whatever is accepted lies inside, for a reader that takes paths as they are written and for one that decodes
     /// and resolves them.
     #[test]
-    fn what_is_accepted_lies_inside(
+    fn path_matches_that_are_accepted_lie_inside_a_part(
         parts in prop::sample::subsequence(vec!["/a", "/a/b", "/b", "/ab/a"], 1..4),
         rules in prop::collection::vec(prop::collection::vec(path_match(), 1..3), 1..3),
     ) {
@@ -472,7 +472,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_parsed_is_canonical(text in "(/[a.%;~]{0,3}){0,4}/?") {
+    fn path_prefix_that_parses_is_canonical(text in "(/[a.%;~]{0,3}){0,4}/?") {
         if let Ok(part) = PathPrefix::parse(&text) {
             prop_assert!(part.contains(&text));
             let (below, longer) = (format!("{text}/x"), format!("{text}x"));

@@ -115,7 +115,7 @@ fn patterns() -> impl Strategy<Value = String> {
 
 proptest! {
     #[test]
-    fn it_matches_what_another_implementation_matches(text in patterns(), values in prop::collection::vec("[abA1/\n]{0,8}", 8)) {
+    fn pattern_matches_what_the_regex_crate_matches(text in patterns(), values in prop::collection::vec("[abA1/\n]{0,8}", 8)) {
         let other = regex::bytes::RegexBuilder::new(&format!(r"\A(?:{text})\z")).unicode(false).build().unwrap();
         let Ok(compiled) = Matcher::compile(&text) else {
             return Err(TestCaseError::reject("it is too large"));

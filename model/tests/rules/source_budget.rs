@@ -42,7 +42,7 @@ fn an_old_one_that_is_read_late_takes_no_place_from_what_is_served_meanwhile() {
 }
 
 #[test]
-fn what_waits_pushes_nothing_out_when_it_fits_again() {
+fn source_that_waits_pushes_nothing_out_when_it_fits_again() {
     let [first, waiting, last] =
         ["first", "waiting", "last"].map(|name| ObjectKey::new(Kind::Secret, "a", name));
     let mut budgets = SourceBudgets::new(10, u64::MAX);
@@ -90,7 +90,7 @@ proptest! {
     /// The result depends only on the objects and on which of them were in service before: these come first, and each part
     /// is in order of age. What comes, or would fit again, pushes nothing out.
     #[test]
-    fn what_was_in_service_comes_first_and_the_rest_by_age(
+    fn sources_that_were_in_service_come_first_and_the_rest_by_age(
         kept_from in 0_usize..20,
         steps in prop::collection::vec(((0_u8..2, 0_u8..6), 0_u64..6, any::<bool>()), 1..60),
     ) {
@@ -201,7 +201,7 @@ fn a_newcomer_has_its_share_and_what_stays_over_is_told_the_other_reason() {
 
 /// A Secret that cannot be used has next to nothing in a batch, however much proxies may hold of it.
 #[test]
-fn what_is_not_sent_counts_in_the_budget_of_its_namespace_only() {
+fn secret_that_is_not_sent_counts_in_the_budget_of_its_namespace_only() {
     let of = |namespace: &str, n: i64| ObjectKey::new(Kind::Secret, namespace, format!("s{n}"));
     let broken = SourceBytes { held: 40, sent: 1 };
     let mut budgets = SourceBudgets::new(100, 30);
@@ -226,7 +226,7 @@ fn what_is_not_sent_counts_in_the_budget_of_its_namespace_only() {
 }
 
 #[test]
-fn who_has_no_share_is_told_why() {
+fn namespace_that_has_no_share_is_told_why() {
     let [platform, own] = ["platform", "a"].map(|name| ObjectKey::new(Kind::Secret, name, "s"));
     let mut budgets = SourceBudgets::new(100, 30);
     budgets.exempt(&platform.name.namespace, true);

@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_reached_is_tried_again_soon() {
+    fn backoff_when_unreachable_starts_short_stays_bounded_and_obeys_retry_after() {
         let mut random = Random::new(7);
         assert!(of_reach(1, None, &mut random) < Duration::from_secs(3));
         assert!(of_reach(u32::MAX, None, &mut random) <= Duration::from_mins(12));

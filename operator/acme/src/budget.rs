@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn what_secrets_say_counts_for_no_more_than_their_namespace_may_order() {
+    fn budget_counts_remembered_orders_only_up_to_the_limit_of_their_namespace() {
         let budgets = Budgets {
             per_hour: rate(10),
             per_issuer: rate(8),

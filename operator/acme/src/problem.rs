@@ -370,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_problem_document_is_none() {
+    fn problem_is_none_for_a_body_that_is_no_problem_document() {
         for body in ["", "<html>", "{}", "[]", "{\"type\":1}", "\"x\""] {
             assert_eq!(Problem::read(body.as_bytes()), None, "{body}");
         }

@@ -150,7 +150,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_cannot_be_read_is_none() {
+    fn remembered_state_is_the_default_if_absent_too_long_or_unreadable() {
         for text in ["", "x", "[]", "{\"order\":1}", "null"] {
             assert_eq!(
                 RememberedState::read(Some(text)),

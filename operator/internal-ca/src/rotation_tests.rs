@@ -250,7 +250,7 @@ fn a_rotation_of_the_authority_by_its_phases() {
 }
 
 #[test]
-fn what_is_broken_is_made_anew_and_the_rest_stays() {
+fn rotation_remakes_an_unusable_leaf_or_authority_and_nothing_else() {
     let mut cluster = Cluster::new(1_000_000);
     cluster.settle(&[]);
     let broken = Stored::Unusable("holds no private key".into());
@@ -345,7 +345,7 @@ proptest! {
     /// A leader that was away, however long, and clocks that jump: it comes to rest with everything
     /// valid.
     #[test]
-    fn it_comes_to_rest_valid_after_any_jump(jumps in prop::collection::vec(-5000..5000i64, 1..20)) {
+    fn authority_and_leaf_certificates_are_valid_after_any_jump_of_the_clock(jumps in prop::collection::vec(-5000..5000i64, 1..20)) {
         let mut cluster = Cluster::new(1_000_000);
         for jump in jumps {
             cluster.settle(&[]);

@@ -114,7 +114,7 @@ fn without_options_it_is_what_the_shim_makes() {
 }
 
 #[test]
-fn what_annotations_add_is_in_it() {
+fn certificate_spec_adds_addresses_and_mailboxes_but_only_requested_hostnames() {
     let mut asked = request(CertificateOptions {
         alternative_names: AlternativeNames {
             hostnames: BTreeSet::from([Hostname::parse("more.example.com").unwrap()]),
@@ -383,7 +383,7 @@ fn ours_is_made_kept_and_reported() {
 }
 
 #[test]
-fn what_is_not_ours_is_left_alone_and_named() {
+fn certificate_that_is_not_ours_is_left_alone_and_named_in_the_message() {
     let shim = verdict(Maker::Vestibule, &there("web-tls", by_shim));
     assert_eq!(shim.action, None);
     assert_eq!(shim.issuance.state, IssuanceState::Failed);
@@ -443,7 +443,7 @@ fn where_cert_manager_makes_them_ours_make_room() {
 }
 
 #[test]
-fn nobody_asks_any_more() {
+fn certificate_that_nobody_requests_is_deleted_only_if_it_is_ours() {
     let name = ObjectName::new("a", "web-tls");
     let of = |change: fn(&mut Value)| stale(there("web-tls", change).get(&name).unwrap());
     assert_eq!(of(|_| ()), Some(CertificateAction::Delete("uid".into())));

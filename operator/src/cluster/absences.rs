@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn who_refers_to_thousands_has_few_batches_and_nobody_else_waits() {
+    fn absences_referred_to_by_one_namespace_take_few_batches_and_delay_no_other() {
         let start = Instant::now();
         let (flood, neighbour): (Arc<str>, Arc<str>) = ("aaa".into(), "zzz".into());
         let mut absences = Absences::default();

@@ -330,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_together_in_many_namespaces_is_taken_together() {
+    fn watch_events_that_came_together_in_many_namespaces_are_taken_together() {
         let queue = |namespaces: usize, names: usize| {
             let keys = (0..namespaces).flat_map(|namespace| {
                 let namespace = format!("team{namespace:04}");
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_said_of_a_kind_comes_after_its_objects_and_an_interruption_at_once() {
+    fn kind_events_come_after_their_objects_and_interruptions_at_once() {
         let flood = |count: usize| (0..count).map(|n| put(&route("aaa", &format!("r{n:04}")), n));
         let kind = Kind::HttpRoute;
         let mut queue = queue_of(flood(TURN + 1));

@@ -305,7 +305,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_written_is_read_by_nobody_else_and_only_over_what_was_read() {
+    async fn directory_files_are_private_and_written_only_over_the_version_that_was_read() {
         let path = scratch("acme-directory");
         let directory = Directory::new(path.clone(), EngineLink::default());
         let name = ObjectName::new("a", "web-tls");

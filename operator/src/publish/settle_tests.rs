@@ -220,7 +220,7 @@ fn a_route_waits_for_the_server_that_authorizes_its_requests() {
 }
 
 #[test]
-fn what_takes_nothing_is_published_at_once() {
+fn changes_that_break_no_remaining_route_are_published_at_once() {
     let mut world = World::new();
     assert_eq!(
         world.put(vec![backend("a", 1), route(&["x"], &["a"])]),
@@ -524,7 +524,7 @@ fn a_listener_that_is_kept_keeps_the_settings_of_its_gateway() {
 
 /// While the API server starts anew, a backend comes to be verified by an authority that has to be read.
 #[test]
-fn what_needs_a_read_that_nobody_answers_waits_longer() {
+fn changes_that_need_an_unanswered_read_wait_longer() {
     let verified = |bundle: &str, invalid| proto::BackendTls {
         hostname: "a.test".into(),
         trust_bundles: vec![bundle.into()],
@@ -572,7 +572,7 @@ fn what_needs_a_read_that_nobody_answers_waits_longer() {
 /// After the API server was away, the kinds come back one after the other, seconds apart. A route is edited to lead to
 /// another port of its Service, and the Service is read later.
 #[test]
-fn what_breaks_requests_waits_while_a_watch_is_interrupted() {
+fn changes_that_break_requests_wait_while_a_watch_is_interrupted() {
     let mut world = World::new();
     world.put(vec![route(&["x"], &["a"]), backend("a", 1)]);
     world.uneven_until = Some(world.now + UNANSWERED);
@@ -772,7 +772,7 @@ proptest! {
 
     /// Whoever judges only what is new publishes the same as whoever judges all that waits.
     #[test]
-    fn what_is_not_judged_again_would_be_judged_the_same(
+    fn changes_that_are_not_judged_again_would_be_judged_the_same(
         steps in prop::collection::vec(a_step(), 1..40)
     ) {
         let mut world = World::new();

@@ -123,7 +123,7 @@ async fn certificates_come_change_and_go() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
-async fn what_the_api_server_refuses_is_said_and_holds_nobody_up() {
+async fn certificate_refused_by_the_api_server_is_reported_and_holds_up_no_other() {
     let server = Server::ready(&["a", "b"]).await;
     let engine = Engine::start(&server, Maker::Vestibule);
     // No such usage, past the parser of annotations: the kind's own schema refuses it.

@@ -170,7 +170,7 @@ async fn a_name_that_was_let_go_is_handed_over_after_the_grace() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
-async fn what_others_do_to_claims_is_put_right() {
+async fn claims_that_others_delete_or_edit_are_restored() {
     let world = World::new().await;
     let manager = world.manager_with("one", graced(600));
     let _proxy = Network::of(&[&manager]).proxy("p-1");

@@ -37,7 +37,7 @@ async fn listener_is(world: &World, proxy: &Proxy, wanted: (&str, &str), held: b
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
-async fn what_is_not_granted_any_more_is_closed_and_told() {
+async fn listener_whose_hostname_is_no_longer_granted_closes_and_says_so() {
     let world = World::new().await;
     world.class().await;
     world.ready(&["p-1"]).await;

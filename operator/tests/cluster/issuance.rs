@@ -347,7 +347,7 @@ async fn an_order_waits_for_every_proxy_and_outlives_its_leader() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server and Pebble: VESTIBULE_TEST_KUBECONFIG, e2e/tools/get"]
-async fn what_others_made_is_left_alone() {
+async fn secrets_made_by_others_are_left_alone_and_no_certificate_is_ordered() {
     let set = Set::new().await;
     set.world.ready(&["p-1"]).await;
     set.issuer("a").await;

@@ -117,7 +117,7 @@ async fn only_config_maps_that_are_used_are_kept_and_what_they_hold_is_followed(
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
-async fn what_others_say_of_a_policy_stays_and_a_restart_writes_nothing() {
+async fn policy_status_entries_of_others_stay_and_a_restart_writes_nothing() {
     let world = World::new().await;
     world.apply(map(&world, "used", &authority())).await;
     routed(&world).await;

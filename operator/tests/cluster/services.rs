@@ -201,7 +201,7 @@ async fn additions_that_break_a_front_are_removed_and_a_lost_label_is_told() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
-async fn what_is_not_ours_is_not_touched() {
+async fn service_of_others_that_has_the_alias_name_is_reported_and_not_touched() {
     let world = World::new().await;
     world.class().await;
     world.ready(&["p-1"]).await;

@@ -143,7 +143,7 @@ fn over_http(world: &World, hostname: &str) -> [Value; 4] {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
-async fn what_others_write_at_the_same_time_is_not_lost() {
+async fn status_conditions_that_others_write_at_the_same_time_are_not_lost() {
     let world = World::new().await;
     world.class().await;
     world.ready(&["p-1"]).await;

@@ -170,7 +170,7 @@ async fn a_route_is_accepted_once_every_ready_proxy_has_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
-async fn what_others_wrote_stays_and_ours_is_withdrawn() {
+async fn route_that_leaves_our_gateway_loses_our_status_entry_and_keeps_others() {
     let world = World::new().await;
     world.class().await;
     world.ready(&["p-1"]).await;
@@ -278,7 +278,7 @@ async fn is_as_new(world: &World, object: (&str, &str, &str)) {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
-async fn what_has_lost_its_class_is_as_nobody_had_looked_at_it() {
+async fn statuses_of_a_gateway_and_its_set_return_to_pending_without_a_class() {
     let world = World::new().await;
     let (manager, _proxy) = in_force(&world).await;
     world.delete("GatewayClass", "", &world.release).await;
@@ -300,7 +300,7 @@ async fn what_has_lost_its_class_is_as_nobody_had_looked_at_it() {
 
 #[tokio::test(flavor = "multi_thread")]
 #[ignore = "needs an API server: VESTIBULE_TEST_KUBECONFIG"]
-async fn what_is_lost_while_no_operator_runs_is_as_nobody_had_looked_at_it() {
+async fn listener_set_whose_gateway_goes_while_no_operator_runs_becomes_pending() {
     let world = World::new().await;
     let (manager, _proxy) = in_force(&world).await;
     manager.stop().await;

@@ -14,7 +14,7 @@ use vestibule_operator_testing::objects::*;
 use super::{FINE, OUT, PROTOCOL, http_on_gateway, one, plain, port, shared, with_own};
 
 #[test]
-fn what_a_port_speaks_is_held_as_long_as_anybody_is_there() {
+fn port_protocol_is_held_as_long_as_any_listener_speaks_it() {
     let mut run = with_own(Vec::new());
     run.put(one("a", 5, passthrough("l", "a.example.com")));
     assert_eq!(run.speaks(443), Some(("a".into(), Group::Tls)));
@@ -51,7 +51,7 @@ fn what_a_port_speaks_is_held_as_long_as_anybody_is_there() {
 /// Not even its holder changes what a port speaks. So nobody who is alone there for a moment, while a neighbour deletes
 /// its objects and makes them again, gets the neighbour's connections as raw bytes, or locks it out.
 #[test]
-fn what_a_port_speaks_changes_only_after_the_grace() {
+fn port_protocol_changes_only_after_the_grace() {
     let mut run = with_own(vec![]);
     let tls = |host| Listener {
         port: NonZeroU16::new(9443),
@@ -159,7 +159,7 @@ fn a_port_is_not_held_for_a_listener_that_has_not_got_its_name() {
 
 /// Whoever asks for what they do not get keeps the holder from nothing, and gets nothing by a change of the holder's.
 #[test]
-fn nobody_who_waits_for_a_change_of_a_ports_protocol_gets_the_port() {
+fn port_goes_to_nobody_who_waits_for_a_change_of_its_protocol() {
     let mut run = with_own(vec![plain()]);
     run.put(one("a", 200, web(9000, "x.a.example.com")));
     assert_eq!(run.speaks(9000), Some(("a".into(), Group::Http)));
@@ -177,7 +177,7 @@ fn nobody_who_waits_for_a_change_of_a_ports_protocol_gets_the_port() {
 }
 
 #[test]
-fn what_the_gateway_speaks_is_not_settled_by_what_is_held() {
+fn gateway_listener_protocol_is_not_decided_by_a_held_port() {
     let mut run = with_own(Vec::new());
     run.put(set(
         "b",

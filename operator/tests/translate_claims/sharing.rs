@@ -158,7 +158,7 @@ fn a_route_is_kept_to_the_paths_that_are_shared_with_its_namespace() {
 }
 
 #[test]
-fn who_holds_a_name_is_kept_to_nothing_and_who_lost_it_is_again() {
+fn holder_of_a_hostname_is_not_limited_to_shared_paths_until_it_loses_it() {
     let mut run = with_own(vec![plain(), shared()]);
     let mut given = hostname_grant("given", &["b"], &["x.example.com"]);
     run.put(Object::HostnameGrant(Arc::new(given.clone())));

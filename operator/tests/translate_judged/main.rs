@@ -386,7 +386,7 @@ fn a_new_loser_takes_nothing_from_the_winner() {
 }
 
 #[test]
-fn what_a_set_claims_never_changes_a_word_about_the_gateways_own_listeners() {
+fn status_of_a_gateways_own_listeners_is_not_changed_by_claims_of_a_set() {
     let mut run = Run::of([
         our_class(),
         gateway(

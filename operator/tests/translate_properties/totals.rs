@@ -146,7 +146,7 @@ proptest! {
 
     /// This holds after each pass, also from the moment on at which what is in service comes first.
     #[test]
-    fn nobody_below_its_share_of_a_total_is_left_out(
+    fn namespace_within_its_share_of_a_total_has_nothing_left_out(
         history in a_certified_history(),
         totals in small_totals(),
         batch in 1usize..5,

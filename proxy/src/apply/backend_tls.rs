@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_read_is_closed() {
+    fn backend_tls_that_cannot_be_read_is_closed() {
         let invalid = proto::BackendTls {
             invalid: true,
             ..wire("a.example.com", Vec::new())

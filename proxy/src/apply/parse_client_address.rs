@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_understood_is_read_whole() {
+    fn client_address_settings_that_are_understood_are_read_whole() {
         let read = parse(&wire()).unwrap();
         let protocol = read.proxy_protocol.unwrap();
         assert_eq!(protocol.mode, ProxyProtocolMode::Strict);
@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_says_why() {
+    fn client_address_settings_that_are_not_understood_say_why() {
         type Edit = fn(&mut proto::ProxyProtocol, &mut proto::ForwardedHeaders);
         let cases: &[(&str, Edit)] = &[
             ("UnknownResource", |protocol, _| protocol.mode = 0),

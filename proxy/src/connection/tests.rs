@@ -9,7 +9,7 @@ use crate::metrics::Metrics;
 use crate::plane::DataPlane;
 
 #[tokio::test]
-async fn what_a_connection_begins_with_is_gone_while_http_is_served() {
+async fn opening_state_of_a_connection_is_gone_while_http_is_served() {
     let (mut client, accepted, record, permit) = connection().await;
     client.write_all(b"GET / HTTP/1.1\r\n").await.unwrap();
     let mut beginning = Beginning::default();

@@ -71,7 +71,7 @@ fn the_oldest_of_the_longest_line_is_given_up() {
 proptest! {
     /// Whoever comes and goes: everybody who stays is served, in the order of its line.
     #[test]
-    fn nobody_is_left_behind(
+    fn waiters_that_stay_are_all_served_in_the_order_of_their_line(
         steps in prop::collection::vec((0_usize..4, prop_oneof![Just(1_u32), Just(4), Just(16)], 0_u8..4), 1..400),
     ) {
         let mut lines = Lines::new(QUANTUM);
@@ -442,7 +442,7 @@ async fn one_connection_alone_moves_whenever_it_can() {
 }
 
 #[tokio::test]
-async fn who_gives_up_leaves_no_place_behind() {
+async fn handshakes_that_are_given_up_leave_no_place_behind() {
     let accounts = TenantQuotas::default();
     let cost = HandshakeCost {
         account: accounts.of(&"a".into()),
@@ -486,6 +486,6 @@ fn those_that_have_left_take_nobodys_turn() {
 }
 
 #[tokio::test]
-async fn nobody_asks_for_the_line_while_the_gate_is_open() {
+async fn gate_that_is_open_asks_for_no_line() {
     pass_request(|| panic!("the gate is open"), 0, 0).await;
 }

@@ -676,7 +676,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_only_floods_with_heads_that_are_refused_is_ended() {
+    async fn client_that_only_floods_with_refused_heads_is_ended() {
         let limits = HttpLimits::default();
         let activity = Activity::new(&limits);
         for n in 0..REFUSALS + limits.streams {

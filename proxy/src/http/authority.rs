@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_unclear_is_refused() {
+    fn authority_that_is_unclear_is_refused() {
         for host in [
             "",
             ":80",

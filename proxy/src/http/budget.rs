@@ -89,7 +89,7 @@ mod tests {
     }
 
     #[test]
-    fn who_uses_half_of_what_it_asks_for_is_never_over() {
+    fn budget_of_a_client_that_uses_half_of_what_it_asks_for_is_never_over() {
         let budget = Budget::new(3, 0);
         for _ in 0..1000 {
             budget.spend(|| 0);

@@ -283,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn it_stops_at_the_end_of_a_frame() {
+    fn frame_reader_stops_at_the_end_of_a_frame() {
         let bytes = connection();
         let end = PREFACE.len() + 9 + 12;
         let over = Cell::new(false);

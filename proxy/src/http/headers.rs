@@ -630,7 +630,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_between_neighbours_stays_there() {
+    fn hop_by_hop_fields_stay_between_neighbours() {
         let mut request = headers(&[
             ("connection", "keep-alive, X-Own"),
             ("connection", "te"),
@@ -694,7 +694,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_claims_is_replaced() {
+    fn claims_of_a_client_are_replaced() {
         let mut request = headers(&[
             ("x-forwarded-for", "192.0.2.1"),
             ("x-forwarded-for", "192.0.2.2"),
@@ -731,7 +731,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_trusted_hop_says_is_kept_and_added_to() {
+    fn claims_of_a_trusted_hop_are_kept_and_added_to() {
         let hop_info = HopInfo {
             client: [203, 0, 113, 9].into(),
             list: Some(b"192.0.2.1, 203.0.113.9".to_vec()),

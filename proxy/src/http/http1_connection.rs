@@ -324,7 +324,7 @@ mod tests {
 
     /// The beginning of the next head came with the request before, so it waits in a buffer of hyper.
     #[tokio::test]
-    async fn what_came_with_the_request_before_is_not_quiet() {
+    async fn connection_whose_next_head_began_with_the_last_request_is_not_quiet() {
         for next in [&b"\r\n"[..], b"GET /b HT"] {
             let (mut client, mut connection, activity) = connected("ok").await;
             client.write_all(&[REQUEST, next].concat()).await.unwrap();

@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_client_says_is_an_upper_bound() {
+    fn timeout_that_the_client_states_is_an_upper_bound() {
         let of = |request, client: Option<u64>| {
             let allowed = Allowed::of(&rule(request, None), &no_bounds());
             allowed.at_most(client.map(Duration::from_millis)).request

@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_client_does_not_take_is_bounded_for_all_its_requests() {
+    fn responses_that_a_client_does_not_take_are_bounded_together() {
         let (activity, mut answers) = answers();
         let mut taken = 0;
         while answers.iter_mut().any(Answer::poll) {
@@ -226,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn who_has_waited_longest_is_told_of_room() {
+    fn response_that_has_waited_longest_is_told_of_room() {
         let (_activity, mut answers) = answers();
         let (fast, others) = answers.split_first_mut().unwrap();
         for other in &mut others[..2] {

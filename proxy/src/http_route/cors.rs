@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_backend_says_is_taken_out() {
+    fn cors_fields_of_a_backend_are_removed() {
         let few = cors(&["https://a.example"], true);
         for headers in [
             map(&[]),
@@ -254,7 +254,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_asked_for_is_allowed_if_it_is_sound() {
+    fn preflight_method_and_headers_are_allowed_if_they_are_sound() {
         let open = cors(&["*"], true);
         let ask = |method, names| {
             let headers = map(&[

@@ -648,7 +648,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn whatever_is_sealed_is_opened_by_its_key_alone(
+        fn token_with_any_entries_is_opened_by_its_key_alone(
             entries in prop::collection::vec((any::<u32>(), any::<u32>(), an_endpoint()), 0..=MAX_ENTRIES),
             keys in prop::collection::hash_set(any::<u8>(), 2..=2),
         ) {

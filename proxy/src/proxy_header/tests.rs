@@ -96,7 +96,7 @@ fn version_2_names_a_client_or_nobody() {
 }
 
 #[test]
-fn what_cannot_be_read_is_malformed_and_what_is_none_is_absent() {
+fn header_that_cannot_be_read_is_malformed_and_other_bytes_count_as_absent() {
     let line = |text: &str| format!("PROXY {text}\r\n").into_bytes();
     let too_long = format!("PROXY UNKNOWN {}\r\n", "x".repeat(MAX_V1 - 15));
     for bytes in [

@@ -82,7 +82,7 @@ fn take_all(account: &Arc<TenantQuota>, quota_limits: QuotaLimits) -> Vec<QuotaG
 }
 
 #[test]
-fn what_is_kept_for_others_is_not_lent() {
+fn places_that_are_kept_for_other_tenants_are_not_lent() {
     let accounts = TenantQuotas::default();
     let [a, b, c] = ["a", "b", "c"].map(|tenant| accounts.of(&tenant.into()));
     let held = take_all(&a, quota_limits(60));
@@ -337,7 +337,7 @@ fn newcomers_get_their_shares_of_what_is_lent_already() {
 proptest! {
     /// With tenants that come and go, and whatever each of them does.
     #[test]
-    fn nobody_below_its_share_is_refused(
+    fn tenant_below_its_share_is_never_refused(
         all in 0_usize..60,
         percent in 0_u8..=100,
         steps in prop::collection::vec((0_usize..6, 0_u8..8), 0..300),

@@ -99,7 +99,7 @@ impl Wake for Count {
 }
 
 #[tokio::test]
-async fn who_is_never_empty_waits_behind_the_driver() {
+async fn tunnel_that_always_has_data_waits_behind_the_driver() {
     const READ: usize = MAX_BATCH * MAX_PLAINTEXT;
     let mut rig = rig(&TLS13).await;
     let mut sends = rig.far_backend.try_clone().unwrap();
@@ -283,7 +283,7 @@ async fn a_handshake_holds_no_more_than_its_limit() {
 }
 
 #[test]
-fn what_a_closed_client_goes_on_sending_is_not_read_for_ever() {
+fn unread_bytes_of_a_closed_client_are_discarded_in_a_limited_number_of_reads() {
     let mut reads = 0;
     discard_unread(|_| {
         reads += 1;

@@ -255,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_with_the_datagrams_themselves_is_no_reason_to_send_no_runs() {
+    fn runs_are_tried_again_after_an_error_of_the_datagrams_themselves() {
         let bytes = [7; 2400];
         let sender = sender();
         let mut tries = 0;

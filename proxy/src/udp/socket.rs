@@ -406,7 +406,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_no_hop_takes_in_one_piece_is_fragmented_rather_than_refused() {
+    async fn datagrams_too_long_for_a_hop_are_fragmented_rather_than_refused() {
         // Loopback takes 64 KiB in one piece, so the test can only read the option.
         for address in ["127.0.0.1:0", "[::]:0"] {
             let Ok(socket) = bind(address.parse().unwrap(), false) else {

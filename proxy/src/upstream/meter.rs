@@ -338,7 +338,7 @@ mod tests {
     }
 
     #[test]
-    fn what_leads_to_nothing_has_an_end() {
+    fn bytes_without_progress_have_a_limit_that_requests_raise() {
         assert_eq!(readable(&Meter::test(), 1024), MOST);
         // Requests allow more, as many as there are, and only once.
         let meter = Meter::test();
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn who_hands_bodies_on_goes_on() {
+    fn connection_that_hands_on_bodies_is_not_ended() {
         let meter = Meter::test();
         for _ in 0..1000 {
             let _request = OnMeter::new(&meter);
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_carries_nothing_has_turns() {
+    async fn connection_is_read_in_turns_only_while_it_carries_nothing() {
         let driver = tokio::spawn(gate::keep());
         tokio::task::yield_now().await;
         // Without a body, and with one.

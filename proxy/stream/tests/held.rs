@@ -301,7 +301,7 @@ fn versions_are_negotiated_down_to_the_common_one() {
 }
 
 #[test]
-fn what_breaks_a_limit_is_not_encoded() {
+fn resource_that_is_empty_unnamed_or_named_too_long_is_not_encoded() {
     assert_eq!(Encoded::new(&backend("", 1)), Err(Invalid::NoName));
     let long = "x".repeat(MAX_NAME_BYTES + 1);
     assert_eq!(

@@ -337,7 +337,7 @@ async fn a_follower_leads_to_the_leader_by_its_address() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_said() {
+async fn connection_errors_say_what_is_wrong() {
     let authority = Authority::new();
     let files = Files::new("wrong");
     files.write(&authority.pem, "t");

@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_of_no_use_changes_nothing() {
+    fn certificate_files_that_are_of_no_use_change_nothing() {
         let (directory, serving, mut follower) = follower("bad");
         let (one, two, old) = (pair(3000), pair(3000), pair(2001));
         project(&directory, "..0", &one.chain, &one.key);

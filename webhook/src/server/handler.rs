@@ -430,7 +430,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn who_takes_every_turn_leaves_one_to_others() {
+    async fn namespace_or_source_that_takes_every_turn_leaves_one_to_others() {
         let shared = shared();
         let _flood = take_all(&shared, 1, "greedy").await;
         let same = reviewed(&shared, 1, body("greedy", 0)).await;

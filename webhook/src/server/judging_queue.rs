@@ -273,7 +273,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nobody_gets_the_last_places() {
+    async fn namespace_or_source_never_gets_the_last_places() {
         let queue = JudgingQueue::new(LIMITS);
         let greedy: Vec<_> = (0..100).map(|_| ask(&queue, 1, "greedy")).collect();
         settle().await;
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn who_stops_waiting_takes_no_place() {
+    async fn review_that_stops_waiting_takes_no_place() {
         let queue = JudgingQueue::new(LIMITS);
         let first = queue.wait(source(1), "a").await;
         let second = queue.wait(source(1), "a").await;

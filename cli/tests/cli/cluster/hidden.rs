@@ -22,7 +22,11 @@ fn last(place: &Value) -> &Value {
     place["chain"].as_array().unwrap().last().unwrap()
 }
 
-pub(super) fn what_may_not_be_read_is_not_guessed(kubectl: &Kubectl, admin: &Path, tenant: &Path) {
+pub(super) fn objects_that_the_caller_may_not_read_are_not_guessed_at(
+    kubectl: &Kubectl,
+    admin: &Path,
+    tenant: &Path,
+) {
     // A name that only others may have anything for.
     let others = "others.explain.example";
     let (code, report) = kubectl.json(tenant, &["explain", others]);
@@ -160,7 +164,7 @@ pub(super) fn addresses_are_the_status_word(kubectl: &Kubectl, admin: &Path) {
 }
 
 /// Only the operator knows that a name is not recorded yet.
-pub(super) fn what_waits_for_the_operator_is_not_live(kubectl: &Kubectl, admin: &Path) {
+pub(super) fn hostname_that_waits_for_the_operator_is_not_live(kubectl: &Kubectl, admin: &Path) {
     let read = ["get", "tlsroute", "web", "-n", "explain-a", "-o", "json"];
     let before: Value = serde_json::from_str(&kubectl.must(&read, "")).unwrap();
     let mut status = before["status"].clone();

@@ -292,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_lost_and_what_comes_twice_is_counted_once() {
+    fn datagrams_that_are_lost_or_answered_twice_are_counted_once() {
         let mut exchange = Exchange::new(server(), 3, 64, Duration::ZERO).unwrap();
         for _ in 0..20 {
             exchange.send().unwrap();

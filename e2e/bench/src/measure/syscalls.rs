@@ -66,7 +66,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_perf_writes_is_read() {
+    fn perf_output_is_read() {
         let text = b"# started on Tue\n\n29,,raw_syscalls:sys_enter,683187,100.00,,\n";
         assert_eq!(count(text), Some(29.0));
         assert_eq!(

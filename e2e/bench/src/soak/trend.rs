@@ -70,7 +70,7 @@ mod tests {
     }
 
     #[test]
-    fn what_grows_is_seen_and_what_warms_up_is_not() {
+    fn trend_shows_growth_and_ignores_warming_up() {
         let leak = Trend::of(&samples(|at| 50.0 + at / 20.0)).unwrap();
         assert!((leak.slope - 180.0).abs() < 1e-6, "{leak:?}");
         assert!(!leak.is_flat(5.0));

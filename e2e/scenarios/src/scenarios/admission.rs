@@ -12,7 +12,7 @@ use crate::world::{RELEASE, Stage, Team, World};
 
 /// A wildcard TLSRoute, an IP-like hostname and a conflicting ListenerSet are refused: the message says
 /// what, in which field and what to do, and names nothing of the other tenant.
-pub(super) async fn what_the_tenant_would_be_sorry_for_is_refused(
+pub(super) async fn hostnames_that_their_tenant_would_regret_are_refused_at_admission(
     stage: &Stage,
 ) -> Result<Verdict> {
     let gateway = stage.gateway().await?;

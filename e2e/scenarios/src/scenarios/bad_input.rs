@@ -108,7 +108,9 @@ pub(super) async fn a_gateway_with_a_name_of_253_characters_is_served(
 
 /// Objects that were written before the CRDs had their present checks get a status that says what is
 /// wrong; what was fine stays fine.
-pub(super) async fn what_passed_older_checks_is_a_status(stage: &Stage) -> Result<Verdict> {
+pub(super) async fn objects_that_passed_older_checks_get_a_status_that_says_what_is_wrong(
+    stage: &Stage,
+) -> Result<Verdict> {
     let world = &stage.world;
     let gateway = stage.gateway().await?;
     let team = stage.team("a", &gateway).await?;

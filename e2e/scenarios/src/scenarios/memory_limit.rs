@@ -206,11 +206,15 @@ async fn attack(stage: &Stage, team: &Team, doors: &[Door]) -> Result<Vec<String
 async fn overload(stage: &Stage, team: &Team, door: &Door) -> Result<String> {
     let kind = Kind::LargeHeads;
     let origin = origin(stage, team, door, kind)?;
-    until("the overload of the attacks before to end", SOON, async || {
-        let step = door.metric(STEP).await?;
-        ensure!(step == 0.0, "{} is at step {step}", door.pod);
-        Ok::<_, anyhow::Error>(())
-    })
+    until(
+        "the overload of the attacks before to end",
+        SOON,
+        async || {
+            let step = door.metric(STEP).await?;
+            ensure!(step == 0.0, "{} is at step {step}", door.pod);
+            Ok::<_, anyhow::Error>(())
+        },
+    )
     .await?;
     let mut held = Vec::new();
     loop {

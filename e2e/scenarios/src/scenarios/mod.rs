@@ -88,7 +88,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         scenario!(
             Together,
             "refused",
-            admission::what_the_tenant_would_be_sorry_for_is_refused
+            admission::hostnames_that_their_tenant_would_regret_are_refused_at_admission
         ),
         scenario!(
             Together,
@@ -134,7 +134,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         scenario!(
             Together,
             "acme-hijack",
-            acme::nobody_gets_a_certificate_for_what_another_serves
+            acme::certificate_is_not_issued_for_a_hostname_that_another_tenant_serves
         ),
         scenario!(
             Together,
@@ -144,7 +144,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         scenario!(
             Together,
             "back",
-            ownership::who_comes_back_in_time_has_lost_nothing
+            ownership::listener_set_that_comes_back_in_time_has_lost_nothing
         ),
         scenario!(
             Together,
@@ -175,7 +175,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         scenario!(
             Heavy,
             "rolled",
-            webhook::whatever_happens_to_one_of_them_fails_no_apply
+            webhook::webhook_fails_no_apply_whatever_happens_to_one_of_its_pods
         ),
         scenario!(Heavy, "hostile", webhook::hostile_requests_harm_nobody_else),
         scenario!(Heavy, "acme-many", acme::fifty_at_once),
@@ -184,11 +184,15 @@ pub(crate) fn all() -> Vec<Scenario> {
             "taken",
             ownership::an_admin_takes_a_name_from_its_holder
         ),
-        scenario!(Alone, "hijack", ownership::nobody_takes_what_another_serves),
+        scenario!(
+            Alone,
+            "hijack",
+            ownership::hostname_and_port_that_another_tenant_serves_cannot_be_taken
+        ),
         scenario!(
             Alone,
             "shared",
-            ownership::nobody_takes_a_name_on_a_shared_listener
+            ownership::hostname_on_a_shared_listener_is_not_taken_by_another_tenant
         ),
         scenario!(
             Alone,
@@ -218,7 +222,7 @@ pub(crate) fn all() -> Vec<Scenario> {
         scenario!(
             Alone,
             "older",
-            bad_input::what_passed_older_checks_is_a_status
+            bad_input::objects_that_passed_older_checks_get_a_status_that_says_what_is_wrong
         ),
         scenario!(Alone, "acme-held", acme::a_challenge_waits_for_every_proxy),
         scenario!(

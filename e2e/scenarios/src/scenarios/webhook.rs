@@ -32,7 +32,7 @@ const RATE: u32 = 50;
 
 /// Under twenty applies a second the pods are rolled, the certificate is exchanged, the authority is, a pod is deleted:
 /// each apply gets its verdict. A pod is killed: each apply gets it when it is applied again.
-pub(super) async fn whatever_happens_to_one_of_them_fails_no_apply(
+pub(super) async fn webhook_fails_no_apply_whatever_happens_to_one_of_its_pods(
     stage: &Stage,
 ) -> Result<Verdict> {
     let world = &stage.world;

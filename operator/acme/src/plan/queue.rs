@@ -123,7 +123,7 @@ mod tests {
     }
 
     #[test]
-    fn who_holds_less_goes_first_whatever_the_lane() {
+    fn queue_serves_the_namespace_that_holds_less_first_whatever_the_lane() {
         let mut queue = queue(&[
             (Lane::Resume, "a/1"),
             (Lane::New, "b/new"),

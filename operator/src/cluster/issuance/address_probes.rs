@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_left_alone_is_bounded() {
+    async fn probe_targets_that_are_left_alone_are_bounded_in_number() {
         let (address_probes, _fronts, _) = address_probes("127.83.11.3", Duration::ZERO);
         for port in 0..=u16::try_from(MOST_LEFT_ALONE).expect("a port") {
             address_probes.leave_alone(ProbeTarget {

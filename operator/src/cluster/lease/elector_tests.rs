@@ -135,7 +135,7 @@ fn terms_rise_where_the_lease_was_deleted_and_where_the_clock_fell() {
 }
 
 #[test]
-fn who_saw_a_holder_waits_for_it_even_if_the_lease_was_deleted() {
+fn elector_that_saw_a_holder_waits_for_it_even_if_the_lease_was_deleted() {
     let (mut a, mut b, mut server) = (elector("a"), elector("b"), Server::default());
     let start = Instant::now();
     attempt(&mut a, &mut server, start, 1);

@@ -47,7 +47,7 @@ fn wraps_and_leaves_out_what_the_proxies_use_themselves() {
 }
 
 #[test]
-fn what_was_tampered_with_never_makes_two_gateways_meet() {
+fn allocation_that_was_tampered_with_gives_no_two_gateways_the_same_port() {
     let text = r#"{"next":1,"ports":{"a/443/TCP":10005,"b/443/TCP":10005,"c/443/TCP":80}}"#;
     let allocation = Allocation::from_json(text).expect("it is JSON");
     assert_eq!(allocation.len(), 1);

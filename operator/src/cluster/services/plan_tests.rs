@@ -106,7 +106,7 @@ fn merge(object: &mut Value, patch: &Value) {
 }
 
 #[test]
-fn what_is_made_is_not_made_again() {
+fn services_that_are_made_are_not_made_again() {
     let (mut desired, mut present) = (desired("one"), PresentServices::new());
     let owner = json!({"kind": "ClusterRole", "name": "r", "uid": "o"});
     let actions = plan(&desired_services(&[&desired]), &present, Some(&owner));
@@ -166,7 +166,7 @@ fn edits_are_undone_and_additions_are_left() {
 }
 
 #[test]
-fn what_others_add_to_a_selector_or_to_ports_is_removed() {
+fn service_selector_and_port_additions_by_others_are_removed() {
     let (desired, mut present) = (desired("one"), PresentServices::new());
     let all = desired_services(&[&desired]);
     carry_out(&plan(&all, &present, None), &mut present);
@@ -228,7 +228,7 @@ fn what_others_add_to_a_selector_or_to_ports_is_removed() {
 }
 
 #[test]
-fn what_the_policy_of_the_chart_refuses_is_removed_before_anything_is_applied() {
+fn services_lose_what_the_chart_policy_refuses_before_anything_is_applied() {
     let (desired, mut present) = (desired("one"), PresentServices::new());
     let all = desired_services(&[&desired]);
     carry_out(&plan(&all, &present, None), &mut present);
@@ -320,7 +320,7 @@ fn front_of<'a>(present: &'a mut PresentServices, desired: &GatewayService) -> &
 }
 
 #[test]
-fn what_is_immutable_is_made_anew_with_the_ports_it_had() {
+fn service_with_an_immutable_change_is_made_anew_with_its_former_ports() {
     let (mut desired, mut present) = (desired("one"), PresentServices::new());
     carry_out(
         &plan(&desired_services(&[&desired]), &present, None),
@@ -385,7 +385,7 @@ fn a_class_that_a_webhook_sets_is_left_and_one_that_was_ours_goes() {
 }
 
 #[test]
-fn what_belongs_to_no_gateway_goes_and_what_is_kept_stays() {
+fn services_without_a_gateway_are_deleted_and_those_of_a_kept_gateway_stay() {
     let (one, two) = (desired("one"), desired("two"));
     let mut present = PresentServices::new();
     carry_out(

@@ -214,7 +214,7 @@ fn a_new_leader_writes_nothing_that_is_there_or_comes_back() {
 }
 
 #[test]
-fn what_else_changes_does_not_wait_for_proxies_to_come_back() {
+fn status_change_in_routes_does_not_wait_for_proxies_to_come_back() {
     let (mut world, key) = (World::new(), key("a", "set"));
     let there = Wish {
         generation: 1,
@@ -271,7 +271,7 @@ fn look(world: &mut World, due: &Due) -> usize {
 }
 
 #[test]
-fn what_waits_as_before_holds_nothing_back() {
+fn status_part_that_waits_as_before_holds_nothing_else_back() {
     for waits in [
         ("AddressNotAssigned", "no address"),
         ("ParentNotProgrammed", "its Gateway is not programmed"),
@@ -526,7 +526,7 @@ fn followers_write_nothing_and_rest() {
 }
 
 #[test]
-fn what_is_gone_is_forgotten() {
+fn status_of_an_object_that_is_gone_is_forgotten() {
     let (mut world, key) = (World::leading(), key("a", "set"));
     world.put(&key, 1, &Value::Null);
     world.desired(&key, 1, false);
@@ -585,7 +585,7 @@ proptest! {
     /// Whatever happens, in the end every status is what it should be, after a bounded number of
     /// writes, and then nothing more is written.
     #[test]
-    fn it_comes_right_and_to_rest(happenings in prop::collection::vec(happening(), 1..120)) {
+    fn statuses_all_become_right_in_bounded_writes_and_then_nothing_is_written(happenings in prop::collection::vec(happening(), 1..120)) {
         let mut world = World::leading();
         let keys: Vec<ObjectKey> = (0..4).map(|n| key(&format!("{}", n % 2), &format!("{n}"))).collect();
         for key in &keys {

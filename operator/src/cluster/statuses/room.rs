@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_is_told_to_remove_entries_if_all_are_ours() {
+    fn status_full_of_our_own_entries_tells_nobody_to_remove_any() {
         let mut full = FullStatuses::new();
         let key = ObjectKey::new(Kind::BackendTlsPolicy, "a", "web");
         let note = full.note(&key, 1, left_out(2, 0)).expect("a report");

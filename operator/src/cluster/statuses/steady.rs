@@ -148,7 +148,7 @@ mod tests {
     }
 
     #[test]
-    fn what_an_engine_is_at_is_progress_and_the_end_of_it_is_not() {
+    fn certificate_issuance_under_way_is_progress_and_its_end_is_not() {
         let listener = |truth: &str, reason: &str, message: &str, programmed: &str| {
             json!({"listeners": [{"name": "web", "conditions": [
                 {"type": ISSUED, "status": truth, "reason": reason, "message": message},
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_never_waits() {
+    fn status_of_an_invalid_part_never_waits() {
         let old = status("True", "Programmed", "", 1);
         let invalid = status("False", "Invalid", "rejected", 1);
         let mut new = invalid.clone();
@@ -219,7 +219,7 @@ mod tests {
     }
 
     #[test]
-    fn what_else_changes_is_no_progress_and_does_not_wait_with_the_rest() {
+    fn status_change_elsewhere_is_no_progress_and_does_not_wait_with_the_rest() {
         let old = status("False", "AddressNotAssigned", "no address", 1);
         let mut new = old.clone();
         new["listeners"][0]["attachedRoutes"] = json!(1);

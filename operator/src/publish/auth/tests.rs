@@ -98,7 +98,7 @@ async fn a_belief_does_not_outlive_its_token() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_cannot_be_good_is_not_asked_about() {
+async fn tokens_that_cannot_be_good_are_denied_without_asking_the_api_server() {
     let (authenticator, asked) = authenticator(|| Ok(good()));
     let audience = || Denied::Audience("vestibule-config".into());
     for (token, denied) in [
@@ -134,7 +134,7 @@ async fn what_cannot_be_good_is_not_asked_about() {
 
 /// The claims of a token prove nothing. Only the response of the API server counts.
 #[tokio::test(start_paused = true)]
-async fn what_the_api_server_says_counts() {
+async fn token_is_judged_by_the_review_of_the_api_server_and_not_by_its_claims() {
     type Change = fn(&mut Review);
     let cases: [(Change, Denied); 5] = [
         (
@@ -205,7 +205,7 @@ async fn a_flood_of_tokens_is_not_passed_on() {
 }
 
 #[test]
-fn what_is_remembered_is_bounded_and_the_oldest_goes() {
+fn remembered_tokens_are_bounded_in_number_and_the_oldest_go() {
     let remembered = Remembered::default();
     let now = Instant::now();
     for n in 0..3 * MAX_REMEMBERED {

@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token() {
+    fn token_claims_are_none_for_text_that_is_no_token() {
         for text in [
             "",
             ".",

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_admitted_takes_no_strangers_place() {
+    fn connection_with_an_admitted_stream_takes_no_unauthenticated_place() {
         let (limiter, open) = (ConnectionLimiter::new(&limits()), Gauge::default());
         let mut there = Vec::new();
         for _ in 0..6 {

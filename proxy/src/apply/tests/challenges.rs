@@ -82,7 +82,7 @@ fn good() -> proto::TlsAlpn01 {
 }
 
 #[test]
-fn what_no_ca_could_be_answered_with_is_rejected() {
+fn challenge_that_no_ca_could_be_answered_with_is_rejected() {
     let mut h = harness();
     let of_http = |edit: fn(&mut proto::Http01)| {
         let mut resource = plain(&http(NAME));

@@ -547,7 +547,7 @@ impl World {
 }
 
 #[test]
-fn whoever_may_lose_a_tunnel_is_told() {
+fn tenants_that_may_lose_a_tunnel_are_told() {
     let lost = RefCell::new(BTreeMap::<&str, usize>::new());
     let mut runner = TestRunner::new(ProptestConfig {
         source_file: Some(file!()),
@@ -617,7 +617,7 @@ fn whose_listener_validates_clients_otherwise_is_told_though_it_has_no_route() {
 }
 
 #[test]
-fn who_is_passed_over_for_an_owned_name_hides_no_listener_that_takes_it() {
+fn listener_passed_over_for_an_owned_name_hides_none_that_takes_it() {
     let (wide, narrow) = ("ListenerSet/team-0/wide/tls", "ListenerSet/team-1/web/tls");
     let names = (wide, "*.b.a.com", "*.b.a.com");
     let first = vec![
@@ -666,7 +666,7 @@ fn a_route_that_has_no_rules_any_more_still_has_tunnels() {
 
 /// A listener with more than a few routes has their patterns in an order, which each change of a route has to keep up.
 #[test]
-fn whoever_has_a_name_inside_a_wildcard_is_told_whatever_came_and_went_beside_it() {
+fn tenant_with_a_name_in_a_newly_owned_wildcard_is_told_whatever_came_before() {
     const NAME: &str = "x.b.a.com";
     let own = "Gateway/infra/edge/own-0";
     let at = |host: &&str| At {

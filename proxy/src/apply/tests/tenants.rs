@@ -53,7 +53,7 @@ fn a_namespace_has_the_shares_and_the_limit_that_the_configuration_gives_it() {
 }
 
 #[test]
-fn what_is_said_of_namespaces_is_counted_and_shown() {
+fn namespace_settings_are_counted_and_shown() {
     let mut h = Harness::new();
     let all = vec![tenant("team-b", 100, 7), tenant("team-a", 0, 0)];
     assert_eq!(h.apply(all), []);

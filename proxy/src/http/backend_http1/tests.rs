@@ -243,7 +243,7 @@ fn a_response_whose_end_nobody_knows_is_refused() {
 }
 
 #[test]
-fn what_came_before_a_wrong_chunk_is_content() {
+fn chunks_before_a_wrong_one_are_content() {
     let head = b"HTTP/1.1 200 OK\r\ntransfer-encoding: chunked\r\n\r\n";
     let (chunks, wrong) = (b"5\r\nhello\r\n1\r\n!\r\n", b"no size\r\n");
     let bytes = [&head[..], chunks, wrong].concat();

@@ -176,7 +176,7 @@ fn forwarded_says_it_all_in_one() {
 }
 
 #[test]
-fn what_a_client_writes_in_front_does_not_reach_what_a_hop_wrote() {
+fn client_text_in_front_does_not_reach_what_a_hop_wrote() {
     for front in [
         "for=\"",
         "for=\"\\",

@@ -41,7 +41,7 @@ fn all_sizes(bytes: &[u8]) -> (usize, Option<Stop>, u64) {
 const HOST: &str = "host: a.example.com\r\n";
 
 #[test]
-fn what_every_reader_reads_alike_passes() {
+fn requests_that_every_reader_reads_alike_pass() {
     let chunked = "transfer-encoding: chunked\r\n";
     let cases: [(String, u64); 15] = [
         (format!("GET / HTTP/1.1\r\n{HOST}\r\n"), 1),
@@ -134,7 +134,7 @@ fn a_connection_has_a_number_of_options() {
 }
 
 #[test]
-fn what_two_readers_could_read_differently_is_refused_at_its_first_byte() {
+fn requests_that_two_readers_could_read_differently_are_refused_at_that_byte() {
     let cases = corpus();
     assert!(cases.len() > 90, "{}", cases.len());
     for (bytes, at, refusal) in cases {
@@ -188,7 +188,7 @@ fn unescape(text: &str) -> Vec<u8> {
 }
 
 #[test]
-fn what_may_leave_http_waits_for_the_answer() {
+fn requests_that_may_leave_http_wait_for_the_answer() {
     for head in [
         "GET /chat HTTP/1.1\r\nconnection: upgrade\r\nupgrade: websocket\r\n\r\n",
         "GET / HTTP/1.1\r\nUpgrade: h2c\r\n\r\n",

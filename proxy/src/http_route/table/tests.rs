@@ -399,7 +399,7 @@ fn table_of_parts(whole: &[Arc<HttpRoute>], parts: &[(&[&str], Arc<HttpRoute>)])
 }
 
 #[test]
-fn what_others_have_reaches_into_a_part_by_prefixes_at_or_above_it_alone() {
+fn rules_of_other_routes_reach_into_a_part_only_by_prefixes_at_or_above_it() {
     let sharer = route("part", 9, &["/api/x GET", "=/api/y"]);
     for (rule, inside, around) in [
         ("/", "own/0", "own/0"),

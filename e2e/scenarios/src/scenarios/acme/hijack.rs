@@ -20,7 +20,7 @@ const BARE: &str = "bare";
 /// A passes a name through on 443, B would terminate it on 8443 and names an issuer: that is refused, in words that
 /// name nobody, no order is made, and A goes on. B's name that nobody else serves is issued. A name without a
 /// listener on a challenge's port is not ordered either.
-pub(in super::super) async fn nobody_gets_a_certificate_for_what_another_serves(
+pub(in super::super) async fn certificate_is_not_issued_for_a_hostname_that_another_tenant_serves(
     stage: &Stage,
 ) -> Result<Verdict> {
     let world = &stage.world;

@@ -25,7 +25,7 @@ use crate::wait::{LATER, SOON, until};
 use crate::world::{Stage, Team, World};
 
 pub(super) use held::a_challenge_waits_for_every_proxy;
-pub(super) use hijack::nobody_gets_a_certificate_for_what_another_serves;
+pub(super) use hijack::certificate_is_not_issued_for_a_hostname_that_another_tenant_serves;
 pub(super) use issue::{certificates_come_by_both_challenges, one_site, twenty_certificates};
 pub(super) use kill::the_next_leader_resumes_the_order;
 pub(super) use many::{fifty_at_once, five_hundred_at_once};

@@ -187,7 +187,11 @@ impl Probed {
                 connection = None;
                 *self.errors.entry(error).or_default() += 1;
             }
-            ensure!(started.elapsed() < SOON, "{}{path} is not served", origin.host);
+            ensure!(
+                started.elapsed() < SOON,
+                "{}{path} is not served",
+                origin.host
+            );
             tokio::time::sleep(TRY).await;
         }
         self.times.push(started.elapsed());

@@ -24,7 +24,9 @@ const RATE: u32 = 40;
 /// An older set is edited to have a name that a younger one serves, and one to speak TCP on the port: refused.
 /// With the webhook gone both come in, are told of the conflict, and change nothing: not for one connection, and
 /// not when the operators start anew.
-pub(in super::super) async fn nobody_takes_what_another_serves(stage: &Stage) -> Result<Verdict> {
+pub(in super::super) async fn hostname_and_port_that_another_tenant_serves_cannot_be_taken(
+    stage: &Stage,
+) -> Result<Verdict> {
     let world = &stage.world;
     let gateway = stage.gateway().await?;
     let (a, b) = tokio::try_join!(stage.team("a", &gateway), stage.team("b", &gateway))?;
@@ -145,7 +147,7 @@ pub(super) async fn a_second_later(world: &World, b: &Team, next: &Value) -> Res
 
 /// A's set is deleted and made again while B's waits for the name: nobody is ever answered by B. When A stays
 /// away, B has it.
-pub(in super::super) async fn who_comes_back_in_time_has_lost_nothing(
+pub(in super::super) async fn listener_set_that_comes_back_in_time_has_lost_nothing(
     stage: &Stage,
 ) -> Result<Verdict> {
     let world = &stage.world;

@@ -25,7 +25,7 @@ const RATE: u32 = 40;
 /// takes the name up later; sets of B have a listener for just this name, one of which no route can attach to.
 /// Admission refuses what would take the name. With admission gone all of it comes in, and takes nothing: not one
 /// connection of A fails or comes to B, and not when the operators start anew.
-pub(in super::super) async fn nobody_takes_a_name_on_a_shared_listener(
+pub(in super::super) async fn hostname_on_a_shared_listener_is_not_taken_by_another_tenant(
     stage: &Stage,
 ) -> Result<Verdict> {
     let world = &stage.world;

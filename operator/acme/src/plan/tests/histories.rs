@@ -100,7 +100,7 @@ proptest! {
     /// Whatever happens, the assertions of each step hold. Afterwards everybody gets a certificate, no challenge is
     /// left, and there are no more orders than the history explains.
     #[test]
-    fn whatever_happens(history in prop::collection::vec(happens(), 1..220)) {
+    fn histories_end_with_all_certificates_no_challenges_and_no_excess_orders(history in prop::collection::vec(happens(), 1..220)) {
         let mut sim = Sim::new(RATES, 3);
         for happens in history {
             apply(&mut sim, happens);

@@ -128,7 +128,7 @@ fn registrations_at_one_host_are_bounded_and_shared() {
 }
 
 #[test]
-fn what_comes_to_no_account_is_not_counted_and_another_host_is() {
+fn registrations_that_fail_are_not_counted_and_those_at_another_host_are() {
     let mut world = World::new(EngineSettings {
         registrations: 4.try_into().expect("not zero"),
         ..settings(40)
