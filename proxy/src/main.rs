@@ -481,7 +481,7 @@ async fn main() -> ExitCode {
     );
     // A second signal ends the process at once.
     tokio::select! {
-        cut = proxy.shut_down(delay, deadline) => tracing::info!(cut, "the proxy ends; connections that were left are cut"),
+        cut = proxy.shut_down(delay, deadline) => tracing::info!(cut, "the proxy ends; `cut` is the number of connections that it cut"),
         _ = terminate.recv() => tracing::info!("the proxy ends without draining"),
         _ = interrupt.recv() => tracing::info!("the proxy ends without draining"),
     }

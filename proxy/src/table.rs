@@ -413,14 +413,14 @@ impl Snapshot {
         self.binds.insert_mut(bind, listeners);
     }
 
-    /// Removes the listener at a place, and the bind with its last listener. A bind that stays gets the settings of a
-    /// listener that stays.
+    /// Removes the listener at a place, and the bind with its last listener. A bind that stays keeps the settings
+    /// of its Gateway, or gets those of another Gateway that has a listener left.
     pub(crate) fn clear(&mut self, (bind, layer, pattern): &SelectionKey) {
         let Some(mut listeners) = self.binds.get(bind).cloned() else {
             return;
         };
         listeners.of_mut(*layer).remove(pattern);
-        let left = listeners.any().cloned();
+        let left = listeners.left().cloned();
         match left {
             None => _ = self.binds.remove_mut(bind),
             Some(left) => {

@@ -431,10 +431,7 @@ fn whom<B>(
         });
     }
     let target = Target::of(request).map_err(|unclear| {
-        let target = request.uri().authority();
-        let target = target.map(|authority| authority.as_str().as_bytes());
-        let field = || request.headers().get(HOST).map(HeaderValue::as_bytes);
-        record.authority = target.or_else(field).map(logged_authority);
+        record.authority = unclear_authority(request);
         let text = match unclear {
             Unclear::Malformed => {
                 "the host of the request is neither a hostname nor an IP address\n"
@@ -536,6 +533,14 @@ fn judge_head(shared: &Shared, headers: &HeaderMap, limits: &HttpLimits) -> Resu
     Ok(())
 }
 
+/// What a request names as its host, for the log, where that is not clear.
+fn unclear_authority<B>(request: &Request<B>) -> Option<Arc<str>> {
+    let target = request.uri().authority();
+    let target = target.map(|authority| authority.as_str().as_bytes());
+    let field = || request.headers().get(HOST).map(HeaderValue::as_bytes);
+    target.or_else(field).map(logged_authority)
+}
+
 /// Counts a head in HTTP/2, and refuses it if the heads of its connection hold too much. In HTTP/1, a connection has one
 /// request at a time.
 fn hold_head<'a, B>(
@@ -551,8 +556,10 @@ fn hold_head<'a, B>(
         shared.activity.refused();
         // Nobody selects a listener for this request, and the log has to say whose it was.
         record.listener.clone_from(&shared.listener);
-        let target = Target::of(request).ok();
-        record.authority = target.and_then(|target| target.text);
+        record.authority = match Target::of(request) {
+            Ok(target) => target.text,
+            Err(_) => unclear_authority(request),
+        };
         let text = "the heads of the requests on this connection are too large together\n";
         let status = StatusCode::REQUEST_HEADER_FIELDS_TOO_LARGE;
         return Err(LocalReply::new(status, TOO_MANY_HEADS, text));

@@ -13,8 +13,8 @@ use super::head_size;
 /// Bytes that the heads of any connection may weigh together. A hundred requests of a browser with 8 KiB of cookies each
 /// weigh four fifths of it.
 const ALWAYS: usize = 2 * 1024 * 1024;
-/// Bytes for each request that a connection may have at one time. So where clients may have many, their heads may be as
-/// large as where they may have a hundred.
+/// Bytes for each request that a connection may have at one time. So each head may be as large with many requests as
+/// with a hundred.
 const EACH: usize = 20 * 1024;
 /// Bytes that a field takes in lists, in addition to those that [`head_size`] counts. A `HeaderMap` has 104 bytes and a few
 /// more for each field. There are two of them for a request: the head as it arrived, and the one that is sent, which may have

@@ -54,12 +54,15 @@ impl Entry {
 /// The operator gives each bind to one Gateway at a time, so the listeners agree about what their Gateway sets. There is one
 /// exception, in `vestibule run`, where Gateways share the ports of the machine. If the proxy rejects the move of a listener
 /// to another port, because that port is taken for example, the listener stays. Another Gateway may then get the port that
-/// it should have left. Until the listener leaves, the settings are those of the listener that was placed last.
+/// it should have left. Until the listener leaves, the settings are those of the Gateway whose listener
+/// was placed last.
 #[derive(Clone)]
 pub(super) struct Bind {
     pub(super) tls: PatternMap<Entry>,
     plain: PatternMap<Entry>,
     pub(super) bytes: PatternMap<Entry>,
+    /// The Gateway of the listener that was placed last, which is the one whose settings are in force.
+    gateway: Option<Arc<str>>,
     /// How the addresses of clients are found.
     pub(super) client_address: Option<Arc<ClientAddress>>,
     /// The treatment of ambiguous requests that the Gateway sets.
@@ -74,6 +77,7 @@ impl Bind {
             tls: PatternMap::new(),
             plain: PatternMap::new(),
             bytes: PatternMap::new(),
+            gateway: None,
             client_address: None,
             http: HttpOverrides::default(),
             closed: false,
@@ -82,6 +86,7 @@ impl Bind {
 
     /// Takes over the settings of a listener that has its place here. `transport` is that of the bind.
     pub(super) fn follow(&mut self, listener: &Listener, transport: Transport) {
+        self.gateway = Some(Arc::clone(&listener.gateway));
         let settings = listener.settings.of_gateway();
         // UDP has neither PROXY headers nor requests.
         let settings = settings.filter(|_| transport == Transport::Tcp);
@@ -106,10 +111,14 @@ impl Bind {
         }
     }
 
-    /// One of the listeners, if there are any.
-    pub(super) fn any(&self) -> Option<&Arc<Listener>> {
-        let mut entries = Layer::ALL.iter().flat_map(|layer| self.of(*layer).values());
-        entries.next().map(|entry| &entry.listener)
+    /// One of the listeners, if there are any: one of the Gateway whose settings are in force, if it has one left.
+    pub(super) fn left(&self) -> Option<&Arc<Listener>> {
+        let listeners = || {
+            let entries = Layer::ALL.iter().flat_map(|layer| self.of(*layer).values());
+            entries.map(|entry| &entry.listener)
+        };
+        let of_gateway = listeners().find(|left| Some(&left.gateway) == self.gateway.as_ref());
+        of_gateway.or_else(|| listeners().next())
     }
 
     /// The layer with which connections begin.

@@ -20,7 +20,8 @@ const MAX_HEAD: usize = 64 * 1024;
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
 /// A piece of a long answer. Thousands of answers may be under way: they have the bytes in common.
 static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
-/// Connections that may wait to be accepted. An attack makes hundreds in one moment, and the kernel would drop more than that.
+/// Connections that may wait to be accepted. An attack makes hundreds in one moment, and the kernel drops those beyond
+/// this number.
 const WAITING: u32 = 4096;
 /// First byte of a TLS connection.
 const HANDSHAKE: u8 = 0x16;

@@ -4,6 +4,8 @@ use super::*;
 use crate::limits::EscapedSlashes;
 
 const GATEWAY: &str = "infra/edge";
+/// Another listener of the namespace of `B`.
+const C: &str = "ListenerSet/team-b/web/more";
 
 fn tunnel_idle(millis: u64) -> Resource {
     let limits = proto::ListenerLimits {
@@ -216,6 +218,38 @@ fn a_listener_that_leaves_takes_the_settings_of_its_gateway_along() {
     assert_eq!(slashes(&h), None);
     let beginning = h.published.load().beginning(&BIND);
     assert!(!beginning.closed);
+}
+
+/// The listener that stayed is found first in the table, since it has an exact name.
+#[test]
+fn a_listener_that_leaves_does_not_hand_its_port_to_another_gateway() {
+    let mut h = Harness::new();
+    let of_next = |name: &str, hostname: &str| {
+        let mut next = needs_settings(http_on(name, BIND.port, hostname, None));
+        if let Some(Wire::Listener(listener)) = &mut next.resource {
+            listener.gateway = "infra/other".into();
+        }
+        next
+    };
+    let settings = Resource::new(
+        "infra/other",
+        Wire::GatewaySettings(proto::GatewaySettings::default()),
+    );
+    let stays = needs_settings(http_on(A, BIND.port, "a.example.com", None));
+    assert_eq!(h.apply(vec![stays, keeping_slashes()]), []);
+    let [wide, leaves] = [(B, "*.example.net"), (C, "c.example.com")];
+    let next = vec![
+        of_next(wide.0, wide.1),
+        of_next(leaves.0, leaves.1),
+        settings,
+    ];
+    assert_eq!(h.apply(next), []);
+    let slashes = |h: &Harness| h.published.load().http_overrides(&BIND).escaped_slashes;
+    assert_eq!(slashes(&h), None);
+    h.remove(vec![key(ResourceKind::Listener, C)]);
+    assert_eq!(slashes(&h), None);
+    h.remove(vec![key(ResourceKind::Listener, B)]);
+    assert_eq!(slashes(&h), Some(EscapedSlashes::Keep));
 }
 
 #[test]
