@@ -8,27 +8,20 @@ use vestibule_model::client_address::{
 };
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::meta::Meta;
 use vestibule_model::object::Object;
-use vestibule_model::parameters::{
-    GatewayParameters, HttpParameters, LimitParameters, ServiceParameters,
-};
+use vestibule_model::parameters::GatewayParameters;
 use vestibule_model::protocol::Protocol;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Translator};
 use vestibule_operator_testing::objects::*;
-use vestibule_stream::proto::{self, resource};
-use vestibule_stream::{ResourceKey, ResourceKind};
+use vestibule_operator_testing::parameters::{
+    class_with, gateway_with, no_parameters, settings_of, unreadable_parameters,
+};
+use vestibule_stream::proto::{self};
 
 /// What the settings of a Gateway say.
 fn said(translator: &Translator, gateway: &str) -> Option<proto::ClientAddress> {
-    let key = ResourceKey::new(ResourceKind::GatewaySettings, gateway);
-    let encoded = translator.resources().get(&key).expect("the settings");
-    match encoded.decode() {
-        Some(resource::Resource::GatewaySettings(settings)) => settings.client_address,
-        other => panic!("{other:?}"),
-    }
+    settings_of(translator, gateway).client_address
 }
 
 fn block(text: &str) -> AddressBlock {
@@ -44,32 +37,15 @@ fn protocol(mode: ProxyProtocolMode, trusted: &str) -> ProxyProtocol {
 
 fn parameters(name: &str, client_address: ClientAddress, findings: Vec<Finding>) -> Object {
     Object::GatewayParameters(Arc::new(GatewayParameters {
-        name: ObjectName::new("platform", name),
-        meta: Meta::default(),
-        service: ServiceParameters::default(),
-        limits: LimitParameters::default(),
-        http: HttpParameters::default(),
-        certificate_namespaces: None,
         client_address,
         findings,
+        ..no_parameters(name)
     }))
 }
 
-fn class_with(parameters: &str) -> Object {
-    let Object::GatewayClass(mut class) = our_class() else {
-        unreachable!("a class")
-    };
-    class.parameters = Some(parameters_at(parameters));
-    Object::GatewayClass(class)
-}
-
-fn gateway_with(name: &str, port: u16, parameters: Option<&str>) -> Object {
+fn gateway_on(name: &str, port: u16) -> Object {
     let own = vec![listener("web", port, Protocol::Http, "", None)];
-    let Object::Gateway(mut gateway) = gateway(name, own, NamespaceScope::All) else {
-        unreachable!("a Gateway")
-    };
-    Arc::make_mut(&mut gateway).infrastructure.parameters = parameters.map(parameters_at);
-    Object::Gateway(gateway)
+    gateway(name, own, NamespaceScope::All)
 }
 
 const ONE: &str = "platform/one";
@@ -89,10 +65,10 @@ fn world() -> Vec<Object> {
         forwarded: ForwardedHeaders::new(ForwardedHeader::Forwarded, Some(2), None),
     };
     vec![
-        class_with("class"),
+        class_with(parameters_at("class")),
         parameters("class", of_class, Vec::new()),
-        gateway_with("one", 80, Some("own")),
-        gateway_with("two", 81, None),
+        gateway_with(gateway_on("one", 80), "own"),
+        gateway_on("two", 81),
         set("a", "web", 1, "one", of_set),
     ]
 }
@@ -185,14 +161,6 @@ fn client_address_settings_count_although_another_parameter_is_refused() {
 /// Parameters that cannot be read might believe nobody. So nobody is believed, whatever the class says.
 #[test]
 fn parameters_that_cannot_be_read_believe_nobody() {
-    let unreadable = |name: &str| {
-        let key = ObjectKey {
-            kind: Kind::GatewayParameters,
-            name: ObjectName::new("platform", name),
-        };
-        let finding = Finding::refused(Reason::Unreadable, "spec", "does not decode", "");
-        Object::Unreadable(key, Meta::default(), finding)
-    };
     let hops = |hops| ClientAddress {
         proxy_protocol: None,
         forwarded: ForwardedHeaders::new(ForwardedHeader::XForwardedFor, Some(hops), None),
@@ -205,11 +173,14 @@ fn parameters_that_cannot_be_read_believe_nobody() {
     translator.apply([Change::Put(own(hops(1)))]);
     assert!(said(&translator, ONE).is_some());
     // They do not decode.
-    translator.apply([Change::Put(unreadable("own"))]);
+    translator.apply([Change::Put(unreadable_parameters("own"))]);
     assert_eq!(said(&translator, ONE), None);
     assert_eq!(said(&translator, TWO), of_two);
     // Those of the class are unknown: the Gateway's own ones still count, and nothing is added to them.
-    translator.apply([Change::Put(own(hops(1))), Change::Put(unreadable("class"))]);
+    translator.apply([
+        Change::Put(own(hops(1))),
+        Change::Put(unreadable_parameters("class")),
+    ]);
     let of_own = said(&translator, ONE).expect("its own");
     assert_eq!(of_own.proxy_protocol, None);
     assert_eq!(

@@ -3,37 +3,28 @@
 
 use std::sync::Arc;
 
-use vestibule_model::client_address::ClientAddress;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
-use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::meta::Meta;
+use vestibule_model::key::ObjectName;
 use vestibule_model::object::Object;
-use vestibule_model::parameters::{
-    EscapedSlashes, GatewayParameters, HttpParameters, LimitParameters, ServiceParameters,
-    Underscores,
-};
+use vestibule_model::parameters::{EscapedSlashes, GatewayParameters, HttpParameters, Underscores};
 use vestibule_model::protocol::Protocol;
-use vestibule_model::reference::Reference;
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Translator};
 use vestibule_operator_testing::objects::{
     gateway, listener, our_class, parameters_at, set, translated,
 };
-use vestibule_stream::proto::{self, resource};
-use vestibule_stream::{ResourceKey, ResourceKind};
+use vestibule_operator_testing::parameters::{
+    class_with, gateway_with, no_parameters, settings_of, unreadable_parameters,
+};
+use vestibule_stream::proto::{self};
 
 const ONE: &str = "platform/one";
 const TWO: &str = "platform/two";
 
 /// What the settings of a Gateway say.
 fn said(translator: &Translator, gateway: &str) -> Option<proto::HttpSettings> {
-    let key = ResourceKey::new(ResourceKind::GatewaySettings, gateway);
-    let encoded = translator.resources().get(&key).expect("the settings");
-    match encoded.decode() {
-        Some(resource::Resource::GatewaySettings(settings)) => settings.http,
-        other => panic!("{other:?}"),
-    }
+    settings_of(translator, gateway).http
 }
 
 /// What settings say with these words; the first value of each stands for none.
@@ -51,14 +42,9 @@ fn protecting() -> proto::HttpSettings {
 
 fn parameters(name: &str, http: HttpParameters, findings: Vec<Finding>) -> Object {
     Object::GatewayParameters(Arc::new(GatewayParameters {
-        name: ObjectName::new("platform", name),
-        meta: Meta::default(),
-        service: ServiceParameters::default(),
-        limits: LimitParameters::default(),
-        client_address: ClientAddress::default(),
-        certificate_namespaces: None,
         http,
         findings,
+        ..no_parameters(name)
     }))
 }
 
@@ -71,22 +57,9 @@ const KEEP: HttpParameters = HttpParameters {
     underscores: None,
 };
 
-fn gateway_with(name: &str, port: u16, parameters: Option<&str>) -> Object {
+fn gateway_on(name: &str, port: u16) -> Object {
     let listeners = vec![listener("web", port, Protocol::Http, "", None)];
-    let Object::Gateway(mut gateway) = gateway(name, listeners, NamespaceScope::All) else {
-        unreachable!("a Gateway")
-    };
-    Arc::make_mut(&mut gateway).infrastructure.parameters = parameters.map(parameters_at);
-    Object::Gateway(gateway)
-}
-
-/// Our class, with parameters.
-fn class_with(parameters: Reference) -> Object {
-    let Object::GatewayClass(mut class) = our_class() else {
-        unreachable!("a class")
-    };
-    class.parameters = Some(parameters);
-    Object::GatewayClass(class)
+    gateway(name, listeners, NamespaceScope::All)
 }
 
 /// Two Gateways, the first with a ListenerSet and parameters of its own. Those of their class drop underscores.
@@ -99,8 +72,8 @@ fn world() -> Vec<Object> {
     vec![
         class_with(parameters_at("class")),
         parameters("class", of_class, Vec::new()),
-        gateway_with("one", 80, Some("own")),
-        gateway_with("two", 81, None),
+        gateway_with(gateway_on("one", 80), "own"),
+        gateway_on("two", 81),
         set("a", "web", 1, "one", of_set),
     ]
 }
@@ -164,14 +137,6 @@ fn http_settings_count_although_another_parameter_is_refused() {
 /// release, and underscores are dropped, which protects a backend as well as a refusal.
 #[test]
 fn parameters_that_cannot_be_read_protect_the_backend() {
-    let unreadable = |name: &str| {
-        let key = ObjectKey {
-            kind: Kind::GatewayParameters,
-            name: ObjectName::new("platform", name),
-        };
-        let finding = Finding::refused(Reason::Unreadable, "spec", "does not decode", "");
-        Object::Unreadable(key, Meta::default(), finding)
-    };
     let lax = HttpParameters {
         escaped_slashes: Some(EscapedSlashes::Keep),
         underscores: Some(Underscores::Allow),
@@ -189,11 +154,14 @@ fn parameters_that_cannot_be_read_protect_the_backend() {
     translator.apply([Change::Put(own(lax))]);
     assert_eq!(said(&translator, ONE), allowing);
     // They do not decode.
-    translator.apply([Change::Put(unreadable("own"))]);
+    translator.apply([Change::Put(unreadable_parameters("own"))]);
     assert_eq!(said(&translator, ONE), Some(protecting()));
     assert_eq!(said(&translator, TWO), of_two);
     // Those of the class are unknown: the Gateway's own fields still count.
-    translator.apply([Change::Put(own(KEEP)), Change::Put(unreadable("class"))]);
+    translator.apply([
+        Change::Put(own(KEEP)),
+        Change::Put(unreadable_parameters("class")),
+    ]);
     let of_own = Some(words(proto::EscapedSlashes::Keep, proto::Underscores::Drop));
     assert_eq!(said(&translator, ONE), of_own);
     assert_eq!(said(&translator, TWO), Some(protecting()));

@@ -4,22 +4,20 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use vestibule_model::client_address::ClientAddress;
 use vestibule_model::condition::Reason;
 use vestibule_model::finding::Finding;
 use vestibule_model::key::{Kind, ObjectKey, ObjectName};
-use vestibule_model::meta::Meta;
 use vestibule_model::object::Object;
-use vestibule_model::parameters::{
-    GatewayParameters, HttpParameters, LimitParameters, ServiceParameters,
-};
+use vestibule_model::parameters::{GatewayParameters, LimitParameters};
 use vestibule_model::selector::NamespaceScope;
 use vestibule_operator::translate::{Change, Translator};
-use vestibule_stream::proto::resource::Resource as Wire;
-use vestibule_stream::{ResourceKey, ResourceKind, proto};
+use vestibule_stream::proto;
 
 use vestibule_operator_testing::objects::{
-    gateway, namespace, our_class, parameters_at, passthrough, set, translated,
+    gateway, namespace, parameters_at, passthrough, set, translated,
+};
+use vestibule_operator_testing::parameters::{
+    class_with, gateway_with, no_parameters, settings_of,
 };
 
 const EDGE: &str = "platform/edge";
@@ -27,34 +25,20 @@ const OTHER: &str = "platform/other";
 
 fn parameters(name: &str, limits: LimitParameters) -> GatewayParameters {
     GatewayParameters {
-        name: ObjectName::new("platform", name),
-        meta: Meta::default(),
-        service: ServiceParameters::default(),
-        client_address: ClientAddress::default(),
-        certificate_namespaces: None,
-        http: HttpParameters::default(),
         limits,
-        findings: Vec::new(),
+        ..no_parameters(name)
     }
 }
 
 /// Its class has parameters called `class`, the Gateway `edge` some called `own`.
 fn world() -> Vec<Object> {
-    let Object::GatewayClass(mut class) = our_class() else {
-        unreachable!("a class")
-    };
-    class.parameters = Some(parameters_at("class"));
     let listeners = |host| vec![passthrough("own", host)];
     let edge = gateway("edge", listeners("own.example.com"), NamespaceScope::All);
-    let Object::Gateway(mut edge) = edge else {
-        unreachable!("a Gateway")
-    };
-    Arc::make_mut(&mut edge).infrastructure.parameters = Some(parameters_at("own"));
     let mut other = listeners("other.example.com");
     other[0].port = vestibule_model::protocol::Port::new(8443);
     vec![
-        Object::GatewayClass(class),
-        Object::Gateway(edge),
+        class_with(parameters_at("class")),
+        gateway_with(edge, "own"),
         gateway("other", other, NamespaceScope::Same),
         namespace("team-a", &[]),
         set(
@@ -69,12 +53,7 @@ fn world() -> Vec<Object> {
 
 /// The limits in the settings of a Gateway.
 fn limits(translator: &Translator, gateway: &str) -> Option<proto::ListenerLimits> {
-    let key = ResourceKey::new(ResourceKind::GatewaySettings, gateway);
-    let encoded = translator.resources().get(&key).expect("the settings");
-    match encoded.decode() {
-        Some(Wire::GatewaySettings(settings)) => settings.limits,
-        other => panic!("{other:?} are no settings"),
-    }
+    settings_of(translator, gateway).limits
 }
 
 #[test]

@@ -10,6 +10,7 @@ pub mod claims;
 pub mod grants;
 pub mod http;
 pub mod objects;
+pub mod parameters;
 pub mod secure;
 pub mod store;
 pub mod stream;
