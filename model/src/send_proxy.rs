@@ -1,5 +1,5 @@
-//! What a Service says of the PROXY headers that its ports expect: the annotation, its values, and the verdict about a
-//! value that cannot be read.
+//! The annotation by which a Service says that its ports expect PROXY headers: its values, and the verdict about a value
+//! that cannot be read.
 
 use std::fmt;
 
@@ -27,7 +27,7 @@ words! {
     }
 }
 
-/// What a port of a Service expects first on each connection.
+/// The header that a port of a Service expects first on each connection.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, Hash)]
 pub enum SendProxy {
     /// No PROXY header.
@@ -41,7 +41,7 @@ pub enum SendProxy {
     Unreadable(AnnotationFault),
 }
 
-/// What is wrong with a value of the annotation. It says nothing of what the value contains, because a status may be read
+/// The fault of a value of the annotation. It says nothing of what the value contains, because a status may be read
 /// by others than the Service.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum AnnotationFault {

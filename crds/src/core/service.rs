@@ -104,7 +104,7 @@ mod tests {
 
     use super::*;
 
-    /// What the ports of a Service expect: smtp (25), imap (143), one without a name (993), and dns (53, UDP).
+    /// The expectations of a Service's ports, in order: smtp (25), imap (143), one without a name (993), and dns (53, UDP).
     fn expected(value: Option<&str>) -> Vec<SendProxy> {
         let ports = serde_json::json!([
             {"name": "smtp", "port": 25},

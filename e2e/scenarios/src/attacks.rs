@@ -28,7 +28,7 @@ const AGAIN: usize = 4;
 /// The body that a client offers, in pieces.
 const PIECE: usize = 64 * 1024;
 const PIECES: usize = 128;
-/// What a client reads of a long answer before it stops: more than it takes until the proxy moves bytes in bulk.
+/// Bytes of a long answer that a client reads before it stops. The proxy moves bytes in bulk before that.
 const BEGIN: usize = 1024 * 1024;
 /// The fields of a large head, and the length of each. A connection may have a hundred such heads at a time: together they
 /// are below the 2 MiB that the heads of a connection may have.
@@ -57,7 +57,7 @@ const CANCEL: u32 = 8;
 /// The largest window.
 const WINDOW: u32 = (1 << 31) - 1;
 
-/// What is behind the hostname that is attacked.
+/// The backend and key of the hostname that is attacked.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Site {
     /// HTTPS, and a backend that speaks HTTP/1.1.
@@ -135,7 +135,7 @@ impl Kind {
         }
     }
 
-    /// What it attacks.
+    /// The hostname that it attacks.
     pub(crate) fn site(self) -> Site {
         match self {
             Self::SlowReadH2c => Site::H2c,

@@ -486,7 +486,7 @@ impl Merge {
                 let one = BTreeSet::from([names]);
                 changed.extend(of.put(rights, &source, &rank, &one));
             }
-            // What the Gateway reserves, and whom its listeners admit, concerns the requests of every namespace.
+            // The names that the Gateway reserves, and the namespaces that its listeners admit, concern all requests.
             changed.extend(of.recheck_all(rights));
             changed
         });

@@ -3,7 +3,7 @@
 use kube::runtime::watcher::{self, Event};
 use tracing::{debug, info, warn};
 
-/// What the log already says about the watch of one object.
+/// Remembers what the log already says about the watch of one object.
 #[derive(Debug)]
 pub(crate) struct WatchLog {
     /// Kind and name of the object.

@@ -170,7 +170,7 @@ async fn http(mut stream: TcpStream) -> std::io::Result<()> {
     Ok(())
 }
 
-/// What the answer to an upload says: its tenant, the length of its body, and a sum over the body.
+/// The content of the answer to an upload: its tenant, the length of its body, and a sum over the body.
 pub(super) fn receipt(tenant: &str, body: &[u8]) -> String {
     let mut sum = DefaultHasher::new();
     sum.write(body);

@@ -323,7 +323,7 @@ async fn send(
 ) -> Result<Option<(http::response::Parts, Collected<Bytes>)>> {
     let response = match sender.try_send_request(request).await {
         Ok(response) => response,
-        // What comes back was never sent: the other side had just said that it takes no more.
+        // The client sent nothing of a request that comes back: the other side had just said that it takes no more.
         Err(mut error) => match error.take_message() {
             Some(_) => return Ok(None),
             None => return Err(error.into_error()).context("a request"),

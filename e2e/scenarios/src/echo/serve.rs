@@ -16,7 +16,7 @@ use crate::websocket;
 
 /// Longest head of a request, in bytes.
 const MAX_HEAD: usize = 64 * 1024;
-/// What a client of HTTP/2 sends first, to the end of what looks like a head (RFC 9113, section 3.4).
+/// The first bytes of a client of HTTP/2, to the end of the part that looks like a head (RFC 9113, section 3.4).
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\n";
 /// A piece of a long answer. Thousands of answers may be under way: they have the bytes in common.
 static PIECE: [u8; 64 * 1024] = [b'x'; 64 * 1024];
