@@ -17,7 +17,7 @@ use vestibule_operator_testing::objects::*;
 use vestibule_operator_testing::parameters::{
     class_with, gateway_with, no_parameters, settings_of, unreadable_parameters,
 };
-use vestibule_stream::proto::{self};
+use vestibule_stream::proto;
 
 /// What the settings of a Gateway say.
 fn said(translator: &Translator, gateway: &str) -> Option<proto::ClientAddress> {

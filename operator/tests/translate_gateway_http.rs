@@ -17,7 +17,7 @@ use vestibule_operator_testing::objects::{
 use vestibule_operator_testing::parameters::{
     class_with, gateway_with, no_parameters, settings_of, unreadable_parameters,
 };
-use vestibule_stream::proto::{self};
+use vestibule_stream::proto;
 
 const ONE: &str = "platform/one";
 const TWO: &str = "platform/two";
